@@ -1,0 +1,1 @@
+"""The shared vocabulary: metrics, records, tables, buckets and config keys."""

@@ -1,0 +1,1 @@
+"""The telemetry store: the only place below the queries that holds SQL."""
