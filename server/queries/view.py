@@ -1,0 +1,279 @@
+"""A run as a rule sees it: read-only, up to one step of one attempt, with nothing later in reach."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ingest.schema.config_keys import canonical
+from ingest.schema.records import Json
+from ingest.store.connection import Columns, Store
+
+Steps = NDArray[np.int64]
+Values = NDArray[np.float64]
+
+
+class Series(NamedTuple):
+    """steps [n] ascending, values [n] as logged (NaN and infinities included)."""
+
+    steps: Steps
+    values: Values
+
+    def tail(self, points: int) -> Series:
+        """The last `points` points."""
+        return Series(self.steps[-points:], self.values[-points:])
+
+    def since(self, step: int) -> Series:
+        """Points from `step` on."""
+        first = int(np.searchsorted(self.steps, step))
+        return Series(self.steps[first:], self.values[first:])
+
+    def __len__(self) -> int:  # a NamedTuple's own length is 2
+        return int(self.steps.size)
+
+
+EMPTY = Series(np.empty(0, np.int64), np.empty(0))
+
+
+class Event(NamedTuple):
+    """An event of the run."""
+
+    attempt: int
+    step: int
+    kind: str
+    text: str
+
+
+@dataclass(frozen=True)
+class RunFacts:
+    """Identity and configuration; config holds the canonical keys of vocabulary section 5, absent where unknown."""
+
+    run_id: str
+    project: str
+    name: str
+    framework: str
+    framework_version: str | None
+    config: Mapping[str, Json]
+    raw_config: Mapping[str, Json]
+
+    @property
+    def algorithm(self) -> str | None:
+        """grpo, ppo, gspo, ... in lower case; None: no config says it."""
+        value = self.config.get("algorithm")
+        return value.lower() if isinstance(value, str) else None
+
+
+@dataclass
+class _Raw:
+    attempts: NDArray[np.int32]
+    steps: Steps
+    values: Values
+
+
+@dataclass
+class RunData:
+    """Every metric of a run in memory, and its facts derived from trajectories; made once, seen through RunViews.
+
+    add_facts() takes series derived from trajectories and tokens (ids begin with `fact.`).
+    """
+
+    store: Store
+    run: RunFacts
+    events: tuple[Event, ...]
+    attempt_starts: dict[int, int]
+    """First step of each attempt, in order of attempt."""
+    _raw: dict[str, _Raw] = field(default_factory=dict)
+    _chains: dict[tuple[str, int], Series] = field(default_factory=dict)
+
+    def add(self, metric: str, attempts: Iterable[int], steps: Iterable[int], values: Iterable[float]) -> None:
+        """Adds or replaces a series, sorted by (attempt, step)."""
+        a, s, v = (np.asarray(list(x) if not isinstance(x, np.ndarray) else x) for x in (attempts, steps, values))
+        order = np.lexsort((s, a))
+        self._raw[metric] = _Raw(a[order].astype(np.int32), s[order].astype(np.int64), v[order].astype(np.float64))
+        for attempt in self.attempt_starts:
+            self._chains.pop((metric, attempt), None)
+
+    def metrics(self) -> list[str]:
+        """Ids of all series, facts included."""
+        return sorted(self._raw)
+
+    def chain(self, metric: str, attempt: int) -> Series:
+        """The series as seen from an attempt: earlier attempts up to where a later one took over."""
+        key = (metric, attempt)
+        if key not in self._chains:
+            self._chains[key] = self._make_chain(metric, attempt)
+        return self._chains[key]
+
+    def _make_chain(self, metric: str, attempt: int) -> Series:
+        raw = self._raw.get(metric)
+        if raw is None:
+            return EMPTY
+        keep = raw.attempts <= attempt
+        for later, start in self.attempt_starts.items():
+            if later <= attempt:
+                keep &= (raw.attempts >= later) | (raw.steps < start)
+        order = np.argsort(raw.steps[keep], kind="stable")
+        return Series(raw.steps[keep][order], raw.values[keep][order])
+
+    def judge_order(self) -> list[tuple[int, int]]:
+        """Every (attempt, step) that has a metric or fact, in the order in which a live run meets them."""
+        pairs = {pair for raw in self._raw.values() for pair in zip(raw.attempts.tolist(), raw.steps.tolist(), strict=True)}
+        return sorted(pairs)
+
+
+@dataclass(frozen=True)
+class RunView:
+    """The run up to and including `step` of `attempt`."""
+
+    data: RunData
+    attempt: int
+    step: int
+    params: Mapping[str, float] = field(default_factory=dict)
+    """Values of the rule's parameters in force, by name."""
+
+    @property
+    def run(self) -> RunFacts:
+        """Identity and configuration."""
+        return self.data.run
+
+    @property
+    def config(self) -> Mapping[str, Json]:
+        """Canonical configuration keys; absent where unknown."""
+        return self.data.run.config
+
+    def has(self, *metrics: str) -> bool:
+        """True if any of the metrics has a point up to the step."""
+        return any(len(self.series(metric)) for metric in metrics)
+
+    def series(self, metric: str) -> Series:
+        """A metric's or fact's points up to the step (all of them; use .tail for a window)."""
+        chain = self.data.chain(metric, self.attempt)
+        end = int(np.searchsorted(chain.steps, self.step, side="right"))
+        return Series(chain.steps[:end], chain.values[:end])
+
+    def first_of(self, *metrics: str) -> tuple[str, Series] | None:
+        """The first of the metrics that has points, with its series."""
+        for metric in metrics:
+            series = self.series(metric)
+            if len(series):
+                return metric, series
+        return None
+
+    def matching(self, prefix: str, suffix: str = "") -> list[str]:
+        """Ids of series that begin and end so and have a point up to the step."""
+        return [m for m in self.data.metrics() if m.startswith(prefix) and m.endswith(suffix) and self.has(m)]
+
+    def events(self, since: int = -(2**62)) -> list[Event]:
+        """Events at or after `since` that this attempt knows of, up to the step."""
+        return [e for e in self.data.events if e.attempt <= self.attempt and since <= e.step <= self.step]
+
+    def at(self, step: int) -> RunView:
+        """The same run seen at an earlier step.
+
+        Raises:
+            ValueError: a later step.
+        """
+        if step > self.step:
+            raise ValueError(f"step {step} lies after the judged step {self.step}")
+        return RunView(self.data, self.attempt, step, self.params)
+
+    def trajectories(self, first: int, last: int, columns: Sequence[str], *, split: str | None = "train") -> Columns:
+        """Trajectories of steps first..last (never after the judged step) in the newest attempt known here.
+
+        One array a column, ordered by step and n; `attempt`, `step`, `n` are always there. split None: all;
+        trajectories without a split count as train.
+        """
+        return _rows(self, "trajectory", first, last, columns, split)
+
+    def tokens(self, first: int, last: int, arrays: Sequence[str], *, columns: Sequence[str] = ()) -> list[dict[str, Any]]:
+        """Token rows of steps first..last: a dict a trajectory with step, n, the trajectory's columns and the arrays.
+
+        Arrays are numpy float64 or int arrays of shape [tokens] (null elements are NaN), or None where not written.
+        """
+        return _token_rows(self, first, last, arrays, columns)
+
+
+def load_run(store: Store, run_id: str) -> RunData:
+    """The whole run in memory: every series by canonical id (unknown keys under their own name), events, config.
+
+    Raises:
+        KeyError: no such run.
+    """
+    found = store.rows("SELECT run_id, project, name, framework, framework_version, config FROM run WHERE run_id = ?", [run_id])
+    if not found:
+        raise KeyError(run_id)
+    rid, project, name, framework, version, config = found[0]
+    raw_config: dict[str, Json] = json.loads(config) if config else {}
+    facts = RunFacts(rid, project, name, framework, version, canonical(raw_config, framework), raw_config)
+    events = tuple(
+        Event(*row) for row in store.rows("SELECT attempt, step, kind, text FROM event WHERE run_id = ? ORDER BY attempt, step", [run_id])
+    )
+    starts = dict(
+        store.rows(
+            """SELECT attempt, min(step) FROM (
+                   SELECT attempt, step FROM point JOIN series USING (series_id) WHERE run_id = $run
+                   UNION ALL SELECT attempt, step FROM trajectory WHERE run_id = $run) GROUP BY attempt ORDER BY attempt""",
+            {"run": run_id},
+        )
+    )
+    data = RunData(store, facts, events, starts)
+    columns = store.columns(
+        """SELECT coalesce(metric, source_key) AS id, attempt, step, avg(value) AS value
+           FROM point JOIN series USING (series_id) WHERE run_id = ?
+           GROUP BY ALL ORDER BY id, attempt, step""",
+        [run_id],
+    )
+    ids, firsts = np.unique(columns["id"].astype(str), return_index=True)
+    edges = [*firsts.tolist(), len(columns["step"])]
+    for number, metric in enumerate(ids.tolist()):
+        part = slice(edges[number], edges[number + 1])
+        data.add(metric, columns["attempt"][part], columns["step"][part], columns["value"][part])
+    return data
+
+
+_NEWEST = """attempt = (SELECT max(t2.attempt) FROM trajectory t2
+                        WHERE t2.run_id = t.run_id AND t2.step = t.step AND t2.attempt <= $attempt)"""
+
+
+def _rows(view: RunView, table: str, first: int, last: int, columns: Sequence[str], split: str | None) -> Columns:
+    names = ["attempt", "step", "n", *(c for c in columns if c not in ("attempt", "step", "n"))]
+    single = len(view.data.attempt_starts) < 2
+    where = "TRUE" if single else _NEWEST
+    parameters: dict[str, object] = {"run": view.run.run_id, "first": first, "last": min(last, view.step)}
+    if not single:
+        parameters["attempt"] = view.attempt
+    if split is not None:
+        where += " AND coalesce(split, 'train') = $split"
+        parameters["split"] = split
+    return view.data.store.columns(
+        f"SELECT {', '.join(names)} FROM {table} t WHERE run_id = $run AND step BETWEEN $first AND $last AND {where} ORDER BY step, n",
+        parameters,
+    )
+
+
+def _token_rows(view: RunView, first: int, last: int, arrays: Sequence[str], columns: Sequence[str]) -> list[dict[str, Any]]:
+    keys = ["step", "n", *(c for c in columns if c not in ("step", "n"))]
+    single = len(view.data.attempt_starts) < 2
+    where = "TRUE" if single else _NEWEST
+    parameters: dict[str, object] = {"run": view.run.run_id, "first": first, "last": min(last, view.step)}
+    if not single:
+        parameters["attempt"] = view.attempt
+    selected = ", ".join([*(f"t.{k}" for k in keys), *(f"k.{a}" for a in arrays)])
+    rows = view.data.store.rows(
+        f"""SELECT {selected} FROM trajectory t JOIN token k ON k.run_id = t.run_id AND k.step = t.step AND k.n = t.n
+            WHERE t.run_id = $run AND t.step BETWEEN $first AND $last AND t.has_tokens AND {where.replace('attempt = (', 't.attempt = (')}
+            ORDER BY t.step, t.n""",
+        parameters,
+    )
+    result = []
+    for row in rows:
+        record: dict[str, Any] = dict(zip(keys, row[: len(keys)], strict=True))
+        for name, value in zip(arrays, row[len(keys) :], strict=True):
+            record[name] = value if value is None or name == "token_texts" else np.array(value, dtype=np.float64)
+        result.append(record)
+    return result
