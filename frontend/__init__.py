@@ -1,0 +1,1 @@
+"""Everything a person touches: pages and the command line."""
