@@ -1,0 +1,1 @@
+"""FastAPI routers, one file a resource."""

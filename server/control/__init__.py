@@ -1,0 +1,1 @@
+"""The control store: incidents, channels, outbox, settings (SQLAlchemy and Alembic)."""

@@ -1,0 +1,1 @@
+"""Messages about incidents: one file a channel, one outbox for all."""
