@@ -1,8 +1,102 @@
-"""The rlvitals command."""
+"""The rlvitals command: finds the subcommand, turns our own errors into one sentence and exit code 2."""
 
 from __future__ import annotations
 
+import argparse
+import difflib
+import os
+import sys
+import traceback
+from collections.abc import Iterable, Sequence
+from importlib.metadata import version
+from typing import NoReturn
 
-def main() -> int:
-    """Placeholder until the commands are wired."""
-    return 2
+from frontend.commands import NAMES, commands
+from frontend.terminal import say
+from ingest.errors import RLVitalsError
+
+CANNOT_RUN = 2
+_INTERRUPTED = 130
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser whose refusals are one sentence with the nearest name that would have been right."""
+
+    def error(self, message: str) -> NoReturn:
+        """Prints the sentence and leaves with exit code 2."""
+        say(f"{self.prog}: {message.rstrip('.')}. `{self.prog} --help` lists what is possible.")
+        sys.exit(CANNOT_RUN)
+
+    def parse_args(self, args=None, namespace=None):  # type: ignore[no-untyped-def]  # argparse's own overloads
+        """Parses all arguments; an option that nobody knows is an error that names the nearest one."""
+        found, unknown = self.parse_known_args(args, namespace)
+        if unknown:
+            self._refuse(unknown[0], getattr(found, "parser", self))
+        return found
+
+    def _refuse(self, word: str, parser: argparse.ArgumentParser) -> NoReturn:
+        name = word.split("=", 1)[0]
+        if not name.startswith("-"):
+            parser.error(f"{name!r} is one argument too many")
+        parser.error(f"there is no option {name}{_nearest(name, parser._option_string_actions)}")
+
+
+def build_parser() -> Parser:
+    """The whole command line."""
+    parser = Parser(
+        prog="rlvitals", description="Watches reinforcement-learning post-training runs and says what goes wrong, since when and why."
+    )
+    parser.add_argument("--version", action="version", version=f"rlvitals {version('rlvitals')}")
+    subparsers = parser.add_subparsers(title="commands", dest="command", metavar="COMMAND", required=True)
+    for module in commands():
+        module.add_parser(subparsers)
+    for name, subparser in subparsers.choices.items():
+        subparser.allow_abbrev = False
+        subparser.set_defaults(parser=subparser)
+        if name not in _WITHOUT_HOME:
+            subparser.add_argument("--home", metavar="DIR", help="folder with both stores (default: RLVITALS_HOME or ~/.rlvitals)")
+    return parser
+
+
+_WITHOUT_HOME = frozenset({"demo", "readers", "metrics", "rules", "audit", "budget"})
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs one command; the exit code of contracts.md."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    parser = build_parser()
+    _refuse_unknown_command(parser, arguments)
+    args = parser.parse_args(arguments)
+    try:
+        code: int = args.run(args)
+        sys.stdout.flush()
+        return code
+    except RLVitalsError as error:
+        say(f"rlvitals: {error}")
+        return CANNOT_RUN
+    except KeyboardInterrupt:
+        say("rlvitals: stopped.")
+        return _INTERRUPTED
+    except BrokenPipeError:
+        # The reader of our output (head, less) has seen enough; Python must not complain while it shuts down.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except OSError as error:
+        say(f"rlvitals: {error.filename or 'The system'}: {error.strerror or error}.")
+        return CANNOT_RUN
+    except Exception:
+        # Exit code 1 has a meaning (findings, rejects): a fault of ours must not look like one.
+        traceback.print_exc()
+        say("rlvitals: this is a fault of RLVitals, not of your files. Please report the lines above.")
+        return CANNOT_RUN
+
+
+def _refuse_unknown_command(parser: Parser, arguments: list[str]) -> None:
+    first = arguments[0] if arguments else ""
+    if first and not first.startswith("-") and first not in NAMES:
+        parser.error(f"there is no command {first}{_nearest(first, NAMES)}")
+
+
+def _nearest(word: str, known: Iterable[str]) -> str:
+    near = difflib.get_close_matches(word, list(known), n=1)
+    return f" (did you mean {near[0]}?)" if near else ""

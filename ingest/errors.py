@@ -7,6 +7,7 @@
     |  +- StoreNewer              the store was written by a newer program
     +- NoRunFound                 the path holds nothing that a reader knows
     +- SettingsError              an unknown or ill-typed setting
+    +- NotBuilt                   a command or option that is announced and not there yet
 """
 
 
@@ -36,3 +37,7 @@ class NoRunFound(RLVitalsError):
 
 class SettingsError(RLVitalsError):
     """An unknown or ill-typed setting."""
+
+
+class NotBuilt(RLVitalsError):
+    """A command or option that is announced and not there yet."""
