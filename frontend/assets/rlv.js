@@ -1,0 +1,1 @@
+/* Clientside callbacks and everything that moves: live rows, crosshair, theme of charts, ages. */

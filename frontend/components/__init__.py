@@ -1,0 +1,1 @@
+"""Pure functions from data to components: no callback, no query."""

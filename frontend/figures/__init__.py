@@ -1,0 +1,1 @@
+"""Pure functions from data to plotly figures; one file a figure."""
