@@ -3,19 +3,29 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from itertools import pairwise
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ingest.schema.config_keys import canonical
+from ingest.schema.metrics import apply_transform
 from ingest.schema.records import Json
 from ingest.store.connection import Columns, Store
 
 Steps = NDArray[np.int64]
 Values = NDArray[np.float64]
+Position: TypeAlias = tuple[int, int]
+"""(attempt, step): how far a run has come. A later attempt lies behind every step of an earlier one."""
+
+PLANNED = frozenset({"resume", "restart", "curriculum", "config", "config_change", "data", "data_mix", "stage", "reward", "epoch"})
+"""Kinds of events that a person intended and that change what is normal (symptoms 0.3)."""
+
+_BEFORE_ALL = -(2**62)
 
 
 class Series(NamedTuple):
@@ -74,6 +84,17 @@ class _Raw:
     steps: Steps
     values: Values
 
+    def up_to(self, place: Position) -> _Raw:
+        keep = (self.attempts < place[0]) | ((self.attempts == place[0]) & (self.steps <= place[1]))
+        return _Raw(self.attempts[keep], self.steps[keep], self.values[keep])
+
+    def joined(self, other: _Raw) -> _Raw:
+        return _Raw(
+            np.concatenate((self.attempts, other.attempts)),
+            np.concatenate((self.steps, other.steps)),
+            np.concatenate((self.values, other.values)),
+        )
+
 
 @dataclass
 class RunData:
@@ -87,20 +108,70 @@ class RunData:
     events: tuple[Event, ...]
     attempt_starts: dict[int, int]
     """First step of each attempt, in order of attempt."""
+    memo: dict[object, Any] = field(default_factory=dict)
+    """For results that cost much and are asked for often, such as a detector's causal array over a whole chain; the key
+    names the metric and the attempt. Emptied whenever rows are added, so it may be used without care."""
     _raw: dict[str, _Raw] = field(default_factory=dict)
     _chains: dict[tuple[str, int], Series] = field(default_factory=dict)
+    _names: list[str] | None = None
+    _planned: dict[int, list[Event]] = field(default_factory=dict)
 
-    def add(self, metric: str, attempts: Iterable[int], steps: Iterable[int], values: Iterable[float]) -> None:
-        """Adds or replaces a series, sorted by (attempt, step)."""
+    def add(
+        self, metric: str, attempts: Iterable[int], steps: Iterable[int], values: Iterable[float], *, after: Position | None = None
+    ) -> None:
+        """Adds a series, sorted by (attempt, step). It replaces what was there, with `after` only what lies behind that place."""
         a, s, v = (np.asarray(list(x) if not isinstance(x, np.ndarray) else x) for x in (attempts, steps, values))
-        order = np.lexsort((s, a))
-        self._raw[metric] = _Raw(a[order].astype(np.int32), s[order].astype(np.int64), v[order].astype(np.float64))
-        for attempt in self.attempt_starts:
-            self._chains.pop((metric, attempt), None)
+        raw = _Raw(a.astype(np.int32), s.astype(np.int64), v.astype(np.float64))
+        before = self._raw.get(metric)
+        if after is not None and before is not None:
+            raw = before.up_to(after).joined(raw)
+        order = np.lexsort((raw.steps, raw.attempts))
+        self._raw[metric] = _Raw(raw.attempts[order], raw.steps[order], raw.values[order])
+        self._chains = {key: chain for key, chain in self._chains.items() if key[0] != metric}
+        self._names = None
+        self.memo.clear()
 
     def metrics(self) -> list[str]:
         """Ids of all series, facts included."""
-        return sorted(self._raw)
+        if self._names is None:
+            self._names = sorted(self._raw)
+        return self._names
+
+    def forget(self) -> None:
+        """Drops everything derived, after events, attempts or configuration changed."""
+        self._chains.clear()
+        self._planned.clear()
+        self.memo.clear()
+
+    def planned(self, attempt: int, step: int) -> Event | None:
+        """The newest planned event that the attempt knows of at the step; see RunView.planned."""
+        if attempt not in self._planned:
+            self._planned[attempt] = sorted(self._planned_of(attempt), key=lambda e: (e.step, e.attempt))
+        found = self._planned[attempt]
+        position = bisect_right(found, step, key=lambda e: e.step)
+        return found[position - 1] if position else None
+
+    def _planned_of(self, attempt: int) -> Iterator[Event]:
+        for event in self.events:
+            if event.kind in PLANNED and self.on_branch(event.attempt, event.step, attempt):
+                yield event
+        for known in self.run.config.get("planned_events") or ():  # type: ignore[union-attr]
+            if isinstance(known, dict) and isinstance(known.get("step"), int):
+                yield Event(attempt, known["step"], str(known.get("kind")), str(known.get("text")))  # type: ignore[arg-type]
+        for later, start in self.attempt_starts.items():
+            if self.first_attempt < later <= attempt:
+                yield Event(later, start, "resume", f"attempt {later} starts at step {start}")
+
+    @property
+    def first_attempt(self) -> int:
+        """The lowest attempt number of the run; 1 where nothing was logged."""
+        return min(self.attempt_starts, default=1)
+
+    def on_branch(self, attempt: int, step: int, seen_from: int) -> bool:
+        """Whether a row of an attempt is part of the run as a later attempt continues it."""
+        return attempt <= seen_from and all(
+            step < start for later, start in self.attempt_starts.items() if attempt < later <= seen_from
+        )
 
     def chain(self, metric: str, attempt: int) -> Series:
         """The series as seen from an attempt: earlier attempts up to where a later one took over."""
@@ -120,10 +191,12 @@ class RunData:
         order = np.argsort(raw.steps[keep], kind="stable")
         return Series(raw.steps[keep][order], raw.values[keep][order])
 
-    def judge_order(self) -> list[tuple[int, int]]:
-        """Every (attempt, step) that has a metric or fact, in the order in which a live run meets them."""
-        pairs = {pair for raw in self._raw.values() for pair in zip(raw.attempts.tolist(), raw.steps.tolist(), strict=True)}
-        return sorted(pairs)
+    def judge_order(self, after: Position | None = None) -> list[Position]:
+        """Every (attempt, step) that has a metric or fact, in the order in which a live run meets them; after: the rest."""
+        pairs: set[Position] = set()
+        for raw in self._raw.values():
+            pairs.update(zip(raw.attempts.tolist(), raw.steps.tolist(), strict=True))
+        return sorted(pair for pair in pairs if after is None or pair > after)
 
 
 @dataclass(frozen=True)
@@ -145,6 +218,17 @@ class RunView:
     def config(self) -> Mapping[str, Json]:
         """Canonical configuration keys; absent where unknown."""
         return self.data.run.config
+
+    @property
+    def planned(self) -> Event | None:
+        """The newest planned event up to the step (resume, restart, curriculum, config change, ...); None: there was none."""
+        return self.data.planned(self.attempt, self.step)
+
+    @property
+    def baseline_start(self) -> int:
+        """First step whose points may enter a baseline: that of the newest planned event, else before everything."""
+        event = self.planned
+        return event.step if event is not None else _BEFORE_ALL
 
     def has(self, *metrics: str) -> bool:
         """True if any of the metrics has a point up to the step."""
@@ -168,7 +252,7 @@ class RunView:
         """Ids of series that begin and end so and have a point up to the step."""
         return [m for m in self.data.metrics() if m.startswith(prefix) and m.endswith(suffix) and self.has(m)]
 
-    def events(self, since: int = -(2**62)) -> list[Event]:
+    def events(self, since: int = _BEFORE_ALL) -> list[Event]:
         """Events at or after `since` that this attempt knows of, up to the step."""
         return [e for e in self.data.events if e.attempt <= self.attempt and since <= e.step <= self.step]
 
@@ -204,16 +288,23 @@ def load_run(store: Store, run_id: str) -> RunData:
     Raises:
         KeyError: no such run.
     """
-    found = store.rows("SELECT run_id, project, name, framework, framework_version, config FROM run WHERE run_id = ?", [run_id])
-    if not found:
-        raise KeyError(run_id)
-    rid, project, name, framework, version, config = found[0]
-    raw_config: dict[str, Json] = json.loads(config) if config else {}
-    facts = RunFacts(rid, project, name, framework, version, canonical(raw_config, framework), raw_config)
-    events = tuple(
+    data = RunData(store, _facts(store, run_id), (), {})
+    refresh(data)
+    return data
+
+
+def refresh(data: RunData, after: Position | None = None) -> None:
+    """Reads config, events and the series again; after: only points behind that place, all before it stay as they are.
+
+    Of several keys with one meaning the first in name order speaks for a step; several records of one key and step are
+    averaged.
+    """
+    store, run_id = data.store, data.run.run_id
+    data.run = _facts(store, run_id)
+    data.events = tuple(
         Event(*row) for row in store.rows("SELECT attempt, step, kind, text FROM event WHERE run_id = ? ORDER BY attempt, step", [run_id])
     )
-    starts = dict(
+    data.attempt_starts = dict(
         store.rows(
             """SELECT attempt, min(step) FROM (
                    SELECT attempt, step FROM point JOIN series USING (series_id) WHERE run_id = $run
@@ -221,19 +312,45 @@ def load_run(store: Store, run_id: str) -> RunData:
             {"run": run_id},
         )
     )
-    data = RunData(store, facts, events, starts)
+    data.forget()
+    for metric, attempts, steps, values in _series(store, run_id, after):
+        data.add(metric, attempts, steps, values, after=after)
+
+
+def _facts(store: Store, run_id: str) -> RunFacts:
+    found = store.rows("SELECT run_id, project, name, framework, framework_version, config FROM run WHERE run_id = ?", [run_id])
+    if not found:
+        raise KeyError(run_id)
+    rid, project, name, framework, version, config = found[0]
+    raw_config: dict[str, Json] = json.loads(config) if config else {}
+    return RunFacts(rid, project, name, framework, version, canonical(raw_config, framework), raw_config)
+
+
+def _series(store: Store, run_id: str, after: Position | None) -> Iterator[tuple[str, NDArray[Any], NDArray[Any], NDArray[Any]]]:
+    behind = "TRUE" if after is None else "(attempt > $attempt OR (attempt = $attempt AND step > $step))"
+    parameters: dict[str, object] = {"run": run_id} if after is None else {"run": run_id, "attempt": after[0], "step": after[1]}
     columns = store.columns(
-        """SELECT coalesce(metric, source_key) AS id, attempt, step, avg(value) AS value
-           FROM point JOIN series USING (series_id) WHERE run_id = ?
-           GROUP BY ALL ORDER BY id, attempt, step""",
-        [run_id],
+        f"""SELECT id, transform, attempt, step, value FROM (
+                SELECT coalesce(metric, source_key) AS id, transform, source_key, attempt, step, avg(value) AS value
+                FROM point JOIN series USING (series_id) WHERE run_id = $run AND {behind} GROUP BY ALL)
+            QUALIFY row_number() OVER (PARTITION BY id, attempt, step ORDER BY source_key) = 1
+            ORDER BY id, attempt, step""",
+        parameters,
     )
-    ids, firsts = np.unique(columns["id"].astype(str), return_index=True)
-    edges = [*firsts.tolist(), len(columns["step"])]
-    for number, metric in enumerate(ids.tolist()):
-        part = slice(edges[number], edges[number + 1])
-        data.add(metric, columns["attempt"][part], columns["step"][part], columns["value"][part])
-    return data
+    ids = columns["id"].astype(str)
+    edges = [0, *(np.flatnonzero(ids[1:] != ids[:-1]) + 1).tolist(), ids.size] if ids.size else []
+    for first, end in pairwise(edges):
+        part = slice(first, end)
+        yield ids[first], columns["attempt"][part], columns["step"][part], _in_unit(columns["transform"][part], columns["value"][part])
+
+
+def _in_unit(transforms: NDArray[Any], values: NDArray[Any]) -> NDArray[Any]:
+    """Values as logged in the unit of their metric."""
+    changed = values.astype(np.float64)
+    for name in {t for t in transforms.tolist() if t not in (None, "identity")}:
+        here = transforms == name
+        changed[here] = [apply_transform(name, value) for value in changed[here].tolist()]
+    return changed
 
 
 _NEWEST = """attempt = (SELECT max(t2.attempt) FROM trajectory t2

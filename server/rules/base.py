@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Literal, Protocol, TypeAlias
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, Protocol
 
+from server.checks.base import SEVERITIES, Check, CheckResult, Evidence, Finding, Observed, Severity, Verdict
 from server.queries.view import RunView
 
-Severity = Literal["info", "watch", "warn", "critical"]
-Verdict = Literal["supported", "refuted", "inconclusive", "not_checkable"]
+__all__ = [
+    "SEVERITIES",
+    "Check",
+    "CheckResult",
+    "ComputableFrom",
+    "Evidence",
+    "Finding",
+    "Hypothesis",
+    "Observed",
+    "Param",
+    "Rule",
+    "Severity",
+    "Status",
+    "Verdict",
+]
+
 ComputableFrom = Literal["metrics", "trajectories", "tokens", "config", "second_run", "action"]
 Status = Literal["preview", "stable"]
-
-SEVERITIES: tuple[Severity, ...] = ("info", "watch", "warn", "critical")
-
-Observed: TypeAlias = Mapping[str, float | int | str | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,50 +41,6 @@ class Param:
     source: str
     """Where the default comes from, for example `symptoms 22` or `default of ours`."""
     help: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Evidence:
-    """One row of evidence: a metric before and after, against which steps, from how many points."""
-
-    metric: str
-    before: float | None
-    after: float | None
-    baseline_steps: tuple[int, int] | None = None
-    n: int | None = None
-    note: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class CheckResult:
-    """The answer of one check. missing names metrics, fields or config keys that would be needed."""
-
-    id: str
-    verdict: Verdict
-    observed: Observed = field(default_factory=dict)
-    missing: tuple[str, ...] = ()
-    note: str = ""
-    """One clause for the page: what was seen, with numbers."""
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """What a rule yields at one step: the symptom is present at this severity now."""
-
-    symptom: str
-    severity: Severity
-    onset_step: int
-    """First step at which it shows, from values up to the judged step only."""
-    summary: str
-    """What, how much, since when, against what; numbers included."""
-    metric: str | None = None
-    slice: str | None = None
-    evidence: tuple[Evidence, ...] = ()
-    trajectories: tuple[str, ...] = ()
-    """Addresses `<step>.<n>` of trajectories that show it."""
-
-
-Check: TypeAlias = Callable[[RunView, Finding], CheckResult]
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,11 +63,14 @@ class Rule(Protocol):
     name: str
     """The symptom's name in contracts.md."""
     family: str
-    """Composition family: quality, distribution, shape, optimiser, engine, groups, verifier, integrity, value."""
+    """Composition family: quality, distribution, shape, optimiser, engine (the five of symptoms 0.3, which agree and
+    collapse together), groups, verifier, integrity, value; `joint` for the one rule that the engine composes itself."""
     status: Status
     version: int
     needs: tuple[tuple[str, ...], ...]
-    """Each inner tuple is a set of alternatives (metric or fact ids): one of each is needed, else cannot tell."""
+    """Each inner tuple is a set of alternatives: one of each is needed, else cannot tell. An alternative is a metric or fact
+    id, an id with `*` (any series that matches), or `config.KEY` (a canonical configuration key). A judged step counts as a
+    point of the rule when one alternative of each set has a value at it."""
     params: tuple[Param, ...]
     hold_points: int
     """Points without a finding before an incident closes."""
