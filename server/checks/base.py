@@ -1,0 +1,60 @@
+"""What checks answer and what they are asked about: findings, evidence and verdicts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+from server.queries.view import RunView
+
+Severity = Literal["info", "watch", "warn", "critical"]
+Verdict = Literal["supported", "refuted", "inconclusive", "not_checkable"]
+
+SEVERITIES: tuple[Severity, ...] = ("info", "watch", "warn", "critical")
+
+Observed: TypeAlias = Mapping[str, float | int | str | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """One row of evidence: a metric before and after, against which steps, from how many points."""
+
+    metric: str
+    before: float | None
+    after: float | None
+    baseline_steps: tuple[int, int] | None = None
+    n: int | None = None
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckResult:
+    """The answer of one check. missing names metrics, fields or config keys that would be needed."""
+
+    id: str
+    verdict: Verdict
+    observed: Observed = field(default_factory=dict)
+    missing: tuple[str, ...] = ()
+    note: str = ""
+    """One clause for the page: what was seen, with numbers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What a rule yields at one step: the symptom is present at this severity now."""
+
+    symptom: str
+    severity: Severity
+    onset_step: int
+    """First step at which it shows, from values up to the judged step only."""
+    summary: str
+    """What, how much, since when, against what; numbers included."""
+    metric: str | None = None
+    slice: str | None = None
+    evidence: tuple[Evidence, ...] = ()
+    trajectories: tuple[str, ...] = ()
+    """Addresses `<step>.<n>` of trajectories that show it."""
+
+
+Check: TypeAlias = Callable[[RunView, Finding], CheckResult]
