@@ -13,9 +13,9 @@ def add_parser(subparsers: Any) -> None:
     parser: argparse.ArgumentParser = subparsers.add_parser(
         "audit", help="recompute rewards, advantages, ratios and masks of fixed trajectories (not built yet)"
     )
-    parser.add_argument("target", nargs="?", metavar="RUN_OR_PATH")
-    parser.add_argument("--step", type=int, metavar="N")
-    parser.add_argument("--json", action="store_true")
+    parser.add_argument("target", nargs="?", metavar="RUN_OR_PATH", help="run of the home, or its files")
+    parser.add_argument("--step", type=int, metavar="N", help="only this step")
+    parser.add_argument("--json", action="store_true", help="print JSON")
     parser.set_defaults(run=run)
 
 

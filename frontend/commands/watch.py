@@ -55,7 +55,8 @@ def _refuse_beside_server(args: argparse.Namespace) -> None:
     owner = owner_of(load_settings({"home": args.home}))
     if owner is not None:
         raise RLVitalsError(
-            f"A server at {owner.address} owns the home {owner.home}. Start it with `rlvitals serve --watch PATH`, or give another home with --home."
+            f"A server at {owner.address} owns the home {owner.home}. "
+            "Start it with `rlvitals serve --watch PATH`, or give another home with --home."
         )
 
 
