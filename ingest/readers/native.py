@@ -11,11 +11,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ingest.errors import ReaderError
-from ingest.readers.base import Chunk, Head, LongLine, open_binary, whole_lines
-from ingest.readers.jsonl import BadLine, decode_object, numbered_lines, object_is_whole, sample_of
+from ingest.readers.base import Chunk, Head, LongLine, bare_name, open_binary, whole_lines
+from ingest.readers.jsonl import first_object
+from ingest.readers.lines import BadLine, as_number, decode_object, numbered_lines, object_is_whole, sample_of
+from ingest.schema.metrics import metric
 from ingest.schema.records import Batch, Cursor, EventRow, Growth, Item, Json, JsonSlice, MetricRow, Reject
 
-_FILES = {"metrics.jsonl", "rollouts.jsonl", "events.jsonl", "config.json"}
+CONFIG_NAMES = {"config.json", "run_params.json", "hparams.json", "hyperparameters.json", "training_args.json", "params.json"}
+"""Names of files that hold a run's hyper-parameters and nothing else."""
+
+_FILES = {"metrics.jsonl", "rollouts.jsonl", "events.jsonl", *CONFIG_NAMES}
 _ABOUT_THE_RECORD = {"step", "wall_time", "attempt"}
 
 
@@ -29,22 +34,25 @@ class NativeReader:
     growth: Growth = "append"
 
     def sniff(self, head: Head) -> float:
+        """Confidence that the file is this format, from its name and first bytes."""
         if head.name not in _FILES:
             return 0.0
         first = head.head.lstrip()[:1]
-        if head.name == "config.json":
+        if head.name in CONFIG_NAMES:
             return 0.9 if first == b"{" else 0.0
         if head.name == "metrics.jsonl":
-            line = head.head.split(b"\n", 1)[0]
-            return 0.9 if b'"step"' in line and b'"data"' not in line[:60] else 0.0
+            # Any trainer may call its log metrics.jsonl: native is what uses at least one of the vocabulary's names.
+            record = first_object(head) or {}
+            return 0.9 if "step" in record and any(metric(key) for key in record) else 0.0
         if head.name == "rollouts.jsonl":
             line = head.head.split(b"\n", 1)[0]
             return 0.9 if b'"trajectory_id"' in line or b'"group_id"' in line else 0.0
         return 0.9 if first == b"{" or not first else 0.0
 
     def read(self, path: Path, cursor: Cursor) -> Iterator[Item]:
+        """Items from the cursor on; see `Reader.read`."""
         kind = path.name.split(".")[0]
-        if kind == "config":
+        if bare_name(path) in CONFIG_NAMES:
             yield read_config(path)
             return
         for chunk in whole_lines(path, cursor, tail_complete=object_is_whole):
@@ -62,7 +70,7 @@ class NativeReader:
         for number, offset, line in numbered_lines(chunk.data, chunk.first_line, chunk.first_offset):
             try:
                 record = decode_object(line)
-                if kind == "metrics":
+                if kind != "events":
                     metrics.append(metric_row(record))
                 else:
                     events.append(_event_row(record))
@@ -114,20 +122,6 @@ def step_of(record: Mapping[str, Json], key: str = "step") -> int:
     if value is None or not float(value).is_integer():
         raise BadLine(f"no integer {key!r}: got {json.dumps(record.get(key))[:80]}")
     return int(value)
-
-
-def as_number(value: Json) -> float | None:
-    """A number, also one written as a string; None for anything else (booleans are not numbers)."""
-    if isinstance(value, bool) or value is None:
-        return None
-    if isinstance(value, (int, float)):
-        return float(value)
-    if isinstance(value, str):
-        try:
-            return float(value)
-        except ValueError:
-            return None
-    return None
 
 
 def _event_row(record: Mapping[str, Json]) -> EventRow:

@@ -7,12 +7,17 @@ from collections.abc import Iterable
 from functools import lru_cache
 from typing import NamedTuple
 
+from ingest.schema.aliases import lookup
 from ingest.schema.metric_table import TABLE, Metric
 
 __all__ = ["METRICS", "Meaning", "Metric", "apply_transform", "eval_parts", "metric", "primary_eval", "resolve"]
 
 METRICS: dict[str, Metric] = {row.id: row for row in TABLE}
 """Every metric and pattern by id, in the order of the vocabulary."""
+
+
+SAMPLED_SUFFIXES = ("__MIN", "__MAX")
+"""Endings of a wandb chart export's extremes."""
 
 
 class Meaning(NamedTuple):
@@ -53,8 +58,9 @@ def resolve(key: str, framework: str, version: str | None) -> Meaning:
     `v1`, `fully_async`), or, for plain and native files, whose names the file uses (`verl v1`, `trl`). None: unknown;
     then a key whose meaning changed between versions keeps its own name (metric None) and no rule uses it.
     """
-    from ingest.schema.aliases import lookup  # aliases check their ids against this module's table
-
+    if key.endswith(SAMPLED_SUFFIXES):
+        # Extremes of the values behind one sampled point of a chart: no rule may take them for the metric itself.
+        return resolve(key[:-5], framework, version)._replace(metric=None, aggregation=f"sampled_{key[-3:].lower()}")
     if framework == "native":
         own = metric(_NATIVE_ALIASES.get(key, key))
         if own is not None:

@@ -42,6 +42,10 @@ class TrajectoryRow(NamedTuple):
     step: int
     fields: Mapping[str, Json]
     attempt: int | None = None
+    line: int | None = None
+    """Line (JSONL, CSV) or row (Parquet) in its file, counted from 1, for an exact reject."""
+    offset: int | None = None
+    """Byte offset of that line; None where the format has none."""
 
 
 class EventRow(NamedTuple):
@@ -65,6 +69,10 @@ class Batch:
     config: Mapping[str, Json] | None = None
     note: str | None = None
     """A sentence for the Sources page, for example why rows were not counted twice."""
+    framework_version: str | None = None
+    """What the file says about the trainer (see `metrics.resolve`), or None. Known keys of the run get their meaning anew."""
+    transforms: Mapping[str, str] = field(default_factory=dict)
+    """How this reader changed values on the way, by source key, for example null_as_nonfinite."""
 
 
 @dataclass(frozen=True, slots=True)
