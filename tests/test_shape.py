@@ -148,11 +148,8 @@ def test_every_page_on_disk_is_listed() -> None:
     from frontend.pages import PAGES
 
     listed = {page.__name__ for page in PAGES}
-    on_disk = {
-        f"frontend.pages.{path.stem}"
-        for path in sources("frontend/pages")
-        if re.search(r"^PATH\b", path.read_text(encoding="utf-8"), re.MULTILINE)
-    }
+    pages = (path for path in sources("frontend/pages") if re.search(r"^PATH\b", path.read_text(encoding="utf-8"), re.MULTILINE))
+    on_disk = {f"frontend.pages.{path.stem}" for path in pages}
     assert listed == on_disk
     assert len({page.PATH for page in PAGES}) == len(PAGES)
 
