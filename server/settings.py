@@ -17,8 +17,8 @@ from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 from ingest.errors import SettingsError
 
 PREFIX = "RLVITALS_"
-OTHER_VARIABLES = frozenset({"RLVITALS_TOKEN"})
-"""Variables with our prefix that are no setting of the server: the token a follower sends to a remote server."""
+OTHER_VARIABLES = frozenset({"RLVITALS_TOKEN", "RLVITALS_CHROMIUM"})
+"""Variables with our prefix that are no setting of the server: the token a follower sends elsewhere, the browser of the tests."""
 
 LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
 
@@ -54,7 +54,7 @@ class Settings(BaseSettings):
     def _host_names(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         for name in value:
             if "/" in name or "*" in name or " " in name:
-                raise ValueError(f"{name!r} is no host name; give the bare name that stands in the browser's address, such as rlvitals.example")
+                raise ValueError(f"{name!r} is no host name; give the name that stands in the browser's address, such as rlvitals.example")
         return tuple(name.lower().strip("[]").rstrip(".") for name in value)
 
     @field_validator("webhook_allow", mode="after")

@@ -1,6 +1,7 @@
 """The first tables: incidents, judged steps, channels, outbox, settings."""
 
 import sqlalchemy as sa
+
 from alembic import op
 
 revision = "0001"

@@ -1,1 +1,18 @@
 """FastAPI routers, one file a resource."""
+
+from __future__ import annotations
+
+from fastapi import APIRouter
+
+from server.api import channels, docs, health, incidents, paths, runs, sources, trajectories
+
+ROUTERS: tuple[APIRouter, ...] = (
+    runs.router,
+    trajectories.router,
+    incidents.router,
+    channels.router,
+    sources.router,
+    paths.router,
+    docs.router,
+    health.router,
+)

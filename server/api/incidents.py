@@ -1,0 +1,95 @@
+"""Incidents: list, one, acknowledge."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, HTTPException, Query
+
+from server.api.deps import Failure, Model, TheService
+from server.control.incidents import Incident, acknowledge, incident, incidents
+
+router = APIRouter(prefix="/api/v1/incidents", tags=["incidents"], responses={404: {"model": Failure}})
+
+
+class IncidentItem(Model):
+    """One incident. Times are Unix seconds; slice null: the whole batch; absorbed_by: the joint incident it is part of."""
+
+    id: str
+    run_id: str
+    attempt: int
+    symptom: str
+    rule_code: str
+    rule_version: str
+    slice: str | None
+    metric: str | None
+    severity: str
+    status: str
+    onset_step: int
+    detected_step: int
+    last_step: int
+    steps_by_severity: dict[str, int]
+    summary: str
+    opened_at: float
+    updated_at: float
+    closed_at: float | None
+    acknowledged_at: float | None
+    absorbed_by: str | None
+
+
+class IncidentDetail(IncidentItem):
+    """body: evidence, hypotheses, next_checks, trajectories, absorbed, as in `rlvitals diagnose --json`."""
+
+    body: dict[str, Any]
+
+
+class IncidentList(Model):
+    """Incidents, newest first."""
+
+    incidents: list[IncidentItem]
+
+
+@router.get("")
+def list_incidents(
+    service: TheService,
+    run_id: str | None = None,
+    state: Literal["open", "acknowledged", "recovered", "all"] = "open",
+    limit: Annotated[int, Query(ge=1, le=10_000)] = 500,
+) -> IncidentList:
+    """Incidents of one run or of all; open leaves out what is acknowledged. Absorbed ones are listed by their joint incident."""
+    with service.control.session(write=False) as session:
+        found = [one for one in incidents(session, run_id) if _in_state(one, state)]
+    return IncidentList(incidents=[IncidentItem.model_validate(one) for one in found[:limit]])
+
+
+@router.get("/{incident_id}")
+def get_incident(service: TheService, incident_id: str) -> IncidentDetail:
+    """One incident with its evidence and hypotheses."""
+    with service.control.session(write=False) as session:
+        found = incident(session, incident_id)
+    if found is None:
+        raise _unknown(incident_id)
+    return IncidentDetail.model_validate(found)
+
+
+@router.post("/{incident_id}/acknowledge")
+def acknowledge_incident(service: TheService, incident_id: str) -> IncidentDetail:
+    """Marks an incident as seen by a person; a second time changes nothing."""
+    with service.control.session() as session:
+        found = acknowledge(session, incident_id)
+    if found is None:
+        raise _unknown(incident_id)
+    service.hub.publish({"type": "incident", "run_id": found.run_id, "incident_id": found.id, "kind": "incident.acknowledged"})
+    return IncidentDetail.model_validate(found)
+
+
+def _in_state(one: Incident, state: str) -> bool:
+    if state == "all":
+        return True
+    if state == "recovered":
+        return one.status == "recovered"
+    return one.status == "open" and (one.acknowledged_at is not None) == (state == "acknowledged")
+
+
+def _unknown(incident_id: str) -> HTTPException:
+    return HTTPException(404, f"There is no incident {incident_id}.")
