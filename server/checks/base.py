@@ -55,6 +55,9 @@ class Finding:
     evidence: tuple[Evidence, ...] = ()
     trajectories: tuple[str, ...] = ()
     """Addresses `<step>.<n>` of trajectories that show it."""
+    hard: bool = False
+    """True: may be critical by itself (symptoms 0.4): a broken invariant, a non-finite value, a limit that is exact, or a
+    condition that holds the quality effect itself. Otherwise the engine keeps a single family at warn while quality holds."""
 
 
 Check: TypeAlias = Callable[[RunView, Finding], CheckResult]
