@@ -87,7 +87,14 @@ def _dash(api: FastAPI) -> Dash:
         title="RLVitals",
         index_string=_INDEX,
         add_log_handler=False,
+        on_error=_logged,
     )
+
+
+def _logged(error: Exception) -> None:
+    # Dash answers a failing callback with a bare 500 and writes nothing; the reason must be somewhere.
+    _LOG.error("a callback failed", exc_info=error)
+    raise error
 
 
 def _layout() -> Any:

@@ -1,10 +1,12 @@
 """Colours, sizes and type: the only place with a colour literal.
 
-`assets/theme.css` is written from this file by `python -m frontend.theme`; a test checks that the two agree.
+`assets/theme.css` and `assets/theme.js` are written from this file by `python -m frontend.theme`; a test checks that
+they agree.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from contextvars import ContextVar
 from pathlib import Path
@@ -81,7 +83,7 @@ RAW_OPACITY = 0.34
 OLD_ATTEMPT_OPACITY = 0.22
 
 _chosen: ContextVar[Scheme] = ContextVar("scheme", default="light")
-_STYLESHEET = Path(__file__).parent / "assets" / "theme.css"
+_ASSETS = Path(__file__).parent / "assets"
 
 
 def colours(scheme: Scheme) -> Mapping[str, str]:
@@ -223,9 +225,21 @@ def stylesheet() -> str:
     return "\n".join(lines)
 
 
+def script() -> str:
+    """The text of assets/theme.js: which colour becomes which when the scheme changes."""
+    head = "/* Written by `python -m frontend.theme`; edit frontend/theme.py instead. */"
+    return f"{head}\nwindow.rlvTheme = {json.dumps({'swap': swaps(), 'font': FONT}, indent=1)};\n"
+
+
+def generated() -> dict[Path, str]:
+    """Every file that is written from this one, with its text."""
+    return {_ASSETS / "theme.css": stylesheet(), _ASSETS / "theme.js": script()}
+
+
 def main() -> None:
-    """Writes the style sheet."""
-    _STYLESHEET.write_text(stylesheet(), encoding="utf-8")
+    """Writes the style sheet and the script."""
+    for path, text in generated().items():
+        path.write_text(text, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -136,6 +136,29 @@
       return nothing();
     },
 
+    /* A bar clicked or steps dragged over -> step=... */
+    stepsChosen: function (click, relayout, state) {
+      if (!state) { return nothing(); }
+      var query = Object.assign({}, state.query);
+      var triggered = (window.dash_clientside.callback_context.triggered[0] || {}).prop_id || "";
+      if (triggered.indexOf("clickData") > 0) {
+        if (!click || !click.points.length) { return nothing(); }
+        query.step = String(Math.round(click.points[0].x));
+      } else if (relayout && relayout["xaxis.range[0]"] !== undefined) {
+        query.step = Math.max(0, Math.ceil(relayout["xaxis.range[0]"])) + "-" + Math.max(0, Math.floor(relayout["xaxis.range[1]"]));
+      } else if (relayout && relayout["xaxis.autorange"] && query.step) {
+        delete query.step;
+      } else { return nothing(); }
+      var text = new URLSearchParams(query).toString();
+      return text ? "?" + text : "";
+    },
+
+    pointChosen: function (click, question) {
+      if (!click || !question || !click.points.length) { return nothing(); }
+      go("/r/" + encodeURIComponent(question.run_id) + "/t/" + click.points[0].customdata[0]);
+      return nothing();
+    },
+
     /* Says that more has come in; what is being read stays where it is. */
     newer: function (message, question) {
       var step = message && question && message.rows[question.run_id];

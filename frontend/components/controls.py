@@ -6,35 +6,50 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import dash_mantine_components as dmc
-from dash import dcc
+from dash import ALL, ClientsideFunction, Dash, Input, Output, State, dcc
 from dash.development.base_component import Component
 
 from frontend.components.text import visible_line
 
-STATE_ID = "address-state"
 
-
-def address_state(query: Mapping[str, Any], defaults: Mapping[str, Any]) -> Component:
-    """What the controls below were drawn from; a page with controls has exactly one.
+def address_state(page: str, query: Mapping[str, Any], defaults: Mapping[str, Any]) -> Component:
+    """What the controls of a page were drawn from.
 
     query: keys that stand in the address; defaults: values that are left out of it.
     """
-    return dcc.Store(id=STATE_ID, data={"query": {k: str(v) for k, v in query.items()}, "defaults": {k: str(v) for k, v in defaults.items()}})
+    texts = ({key: str(value) for key, value in part.items()} for part in (query, defaults))
+    return dcc.Store(id=f"{page}-address", data=dict(zip(("query", "defaults"), texts, strict=True)))
 
 
-def control_id(key: str) -> dict[str, str]:
-    """The id of the control of one key of the query string."""
-    return {"type": "address-control", "key": key}
+def register_controls(app: Dash, page: str) -> None:
+    """Lets the controls of a page write the address."""
+    app.clientside_callback(
+        ClientsideFunction("rlv_pages", "address"),
+        Output("url", "search", allow_duplicate=True),
+        Input({"type": f"{page}-control", "key": ALL}, "value"),
+        State({"type": f"{page}-control", "key": ALL}, "id"),
+        State(f"{page}-address", "data"),
+        prevent_initial_call=True,
+    )
 
 
-def choice(key: str, label: str, value: str, options: Sequence[tuple[str, str]], *, width: int = 150, anything: str | None = None) -> Component:
+def choice(
+    page: str,
+    key: str,
+    label: str,
+    value: str,
+    options: Sequence[tuple[str, str]],
+    *,
+    width: int = 150,
+    anything: str | None = None,
+) -> Component:
     """One of several (value, text). anything: the word for no restriction, its value is empty."""
     listed = [("", anything), *options] if anything is not None else list(options)
     known = {option for option, _ in listed}
     if value not in known:
         listed.append((value, value))
     return dmc.Select(
-        id=control_id(key),
+        id={"type": f"{page}-control", "key": key},
         # Mantine takes an empty string for "nothing chosen", so no restriction has a name of its own.
         data=[{"value": option or "*", "label": visible_line(text or "")} for option, text in listed],
         value=value or "*",
@@ -50,10 +65,12 @@ def choice(key: str, label: str, value: str, options: Sequence[tuple[str, str]],
     )
 
 
-def text_field(key: str, label: str, value: str, *, width: int = 120, placeholder: str = "", error: str | None = None) -> Component:
+def text_field(
+    page: str, key: str, label: str, value: str, *, width: int = 120, placeholder: str = "", error: str | None = None
+) -> Component:
     """Text that is taken when the field is left or Enter is pressed."""
     return dmc.TextInput(
-        id=control_id(key),
+        id={"type": f"{page}-control", "key": key},
         value=value,
         debounce=True,
         size="xs",

@@ -37,7 +37,6 @@ def top_bar(pages: Sequence[tuple[str, str]], current: str, open_incidents: int,
             [title, html.Span(count(open_incidents), className="rlv-count") if path == "/incidents" and open_incidents else None],
             href=path,
             className="rlv-nav" + (" is-here" if path == current else ""),
-            **{"aria-current": "page"} if path == current else {},
         )
         for path, title in pages
     ]

@@ -149,9 +149,9 @@ def _paces(store: Store, run_id: str | None) -> dict[str, tuple[float | None, fl
     """Run to (Unix seconds of the newest step or None, median seconds of the last 20 steps or None)."""
     walls = store.rows(
         """WITH first AS (SELECT run_id, min(series_id) AS series_id FROM series WHERE ? IS NULL OR run_id = ? GROUP BY run_id),
-                late AS (SELECT f.run_id, p.step, max(p.wall_time) AS wall FROM point p JOIN first f USING (series_id)
-                         GROUP BY ALL QUALIFY row_number() OVER (PARTITION BY f.run_id ORDER BY p.step DESC) <= 21)
-           SELECT run_id, list(wall ORDER BY step), list(step ORDER BY step) FROM late WHERE wall IS NOT NULL GROUP BY run_id""",
+                late AS (SELECT f.run_id, p.step, max(p.wall_time) AS wall, row_number() OVER (PARTITION BY f.run_id ORDER BY p.step DESC) AS back
+                         FROM point p JOIN first f USING (series_id) GROUP BY f.run_id, p.step)
+           SELECT run_id, list(wall ORDER BY step), list(step ORDER BY step) FROM late WHERE wall IS NOT NULL AND back <= 21 GROUP BY run_id""",
         [run_id, run_id],
     )
     stages = store.rows(
