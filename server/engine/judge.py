@@ -1,0 +1,180 @@
+"""Judging one step of one run: every rule, then what they say together, then the explanations of what changed."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from server.engine import cases, compose, needs
+from server.engine.assess import Question, assess
+from server.engine.state import Case, RunState, finding_of
+from server.queries.view import Event, Position, RunData, RunView
+from server.rules.base import Finding, Rule
+
+_log = logging.getLogger(__name__)
+
+BORROWING = frozenset({"reward-drop"})
+"""Symptoms that are effects: they list the hypotheses of the family that moved first (contracts). So does a joint collapse."""
+
+
+class RuleFailed(Exception):
+    """A rule stopped with an error; raised in strict mode only."""
+
+
+@dataclass
+class RuleSet:
+    """The rules that judge, with the values of their parameters. strict: an error of a rule or check is raised (tests)."""
+
+    rules: Sequence[Rule]
+    strict: bool = False
+    params: dict[str, dict[str, float]] = field(init=False)
+    by_code: dict[str, Rule] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.params = {rule.code: {param.name: param.default for param in rule.params} for rule in self.rules}
+        self.by_code = {rule.code: rule for rule in self.rules}
+
+    @property
+    def single(self) -> list[Rule]:
+        """Rules that look at the run themselves."""
+        return [rule for rule in self.rules if rule.family != compose.JOINT]
+
+    @property
+    def joint(self) -> Rule | None:
+        """The rule that is composed of the others."""
+        return next((rule for rule in self.rules if rule.family == compose.JOINT), None)
+
+
+@dataclass(frozen=True)
+class Happened:
+    """A case that changed at a step, with what became of it."""
+
+    case: Case
+    what: str
+    """opened, raised, recovered, absorbed, or continued (nothing that is news)."""
+
+
+class Judge:
+    """Judges steps of one run, in order. A step gives the same result whatever lies behind it in the data."""
+
+    def __init__(self, state: RunState, data: RunData, rules: RuleSet) -> None:
+        self.state, self.data, self.rules = state, data, rules
+        self._ready: dict[tuple[str, int], bool] = {}
+
+    def judge(self, place: Position) -> list[Happened]:
+        """Judges the step at that place and moves the state there."""
+        attempt, step = place
+        happened: list[Happened] = []
+        if self.state.judged is not None and attempt != self.state.judged[0]:
+            happened += [Happened(case, "recovered") for case in cases.leave_branch(self.state, step)]
+        view = RunView(self.data, attempt, step)
+        spoken, quiet = self._findings(view)
+        compose.remember(self.state, spoken, step)
+        happened += self._file(view, spoken, quiet)
+        happened += self._joint(view)
+        self.state.judged = place
+        for item in happened:
+            if item.what in ("opened", "raised"):
+                self.explain(item.case, step)
+            elif item.what == "recovered":
+                self.explain(item.case, item.case.last_step)
+        return happened
+
+    def view(self, rule: Rule, attempt: int, step: int) -> RunView:
+        """The run as the rule sees it at a step."""
+        return RunView(self.data, attempt, step, self.rules.params[rule.code])
+
+    def _findings(self, view: RunView) -> tuple[list[tuple[Rule, Finding]], list[Rule]]:
+        """What the rules say at the step, and the rules that ran through and said nothing."""
+        spoken: list[tuple[Rule, Finding]] = []
+        quiet: list[Rule] = []
+        for rule in self.rules.single:
+            if not self._can_judge(rule, view):
+                continue
+            found = self._evaluate(rule, self.view(rule, view.attempt, view.step))
+            if found is None:
+                continue
+            quiet.append(rule)
+            spoken += [(rule, finding) for finding in cases.merged(found)]
+        return spoken, quiet
+
+    def _can_judge(self, rule: Rule, view: RunView) -> bool:
+        key = (rule.code, view.attempt)
+        if not self._ready.get(key, False):
+            self._ready[key] = not needs.missing(rule, view)
+        return self._ready[key]
+
+    def _evaluate(self, rule: Rule, view: RunView) -> list[Finding] | None:
+        try:
+            return list(rule.evaluate(view))
+        except Exception as error:
+            if self.rules.strict:
+                raise RuleFailed(f"rule {rule.code} ({rule.name}) at step {view.step}: {error!r}") from error
+            if rule.code not in self.state.failures:
+                _log.exception("rule %s failed on run %s at step %s", rule.code, view.run.run_id, view.step)
+                self.state.failures[rule.code] = f"the rule stopped with an error at step {view.step}: {error!r}"
+            return None
+
+    def _file(self, view: RunView, spoken: Sequence[tuple[Rule, Finding]], ran: Sequence[Rule]) -> list[Happened]:
+        happened: list[Happened] = []
+        heard: set[tuple[str, str, str | None]] = set()
+        for rule, raw in spoken:
+            finding, notes = compose.weighed(self.state, rule, raw, view.step)
+            case, what = cases.take(self.state, rule, view, finding, [*notes, *_planned(view.planned)])
+            heard.add(case.key)
+            happened.append(Happened(case, "continued" if what == "reopened" else what))
+        for rule in ran:
+            happened += self._quiet(rule, view, heard)
+        return happened
+
+    def _quiet(self, rule: Rule, view: RunView, heard: Iterable[tuple[str, str, str | None]]) -> list[Happened]:
+        silent = [case for case in self._newest_of(rule) if case.key not in heard and _counts(case)]
+        if not silent or not (rule.family == compose.JOINT or needs.has_point(rule, view)):
+            return []
+        return [Happened(case, "recovered" if cases.be_quiet(case, rule.hold_points) else "continued") for case in silent]
+
+    def _newest_of(self, rule: Rule) -> list[Case]:
+        newest = {case.key: case for case in self.state.cases if case.rule_code == rule.code}
+        return list(newest.values())
+
+    def _joint(self, view: RunView) -> list[Happened]:
+        rule = self.rules.joint
+        if rule is None:
+            return []
+        finding = compose.joint_finding(self.state, rule, view.step)
+        if finding is None:
+            happened = self._quiet(rule, view, ())
+        else:
+            case, what = cases.take(self.state, rule, view, finding, _planned(view.planned))
+            happened = [Happened(case, "continued" if what == "reopened" else what)]
+        for case in self.state.open_cases():
+            if case.family == compose.JOINT:
+                new = compose.absorb(self.state, case, view.step)
+                happened += [Happened(part, "absorbed") for part in new]
+                if new and case not in [h.case for h in happened if h.what in ("opened", "raised")]:
+                    self.explain(case, view.step)
+        return happened
+
+    def explain(self, case: Case, step: int) -> None:
+        """Runs the checks of a case as the run stood at a step, and ranks its explanations."""
+        joint = case.family == compose.JOINT
+        leading = compose.leaders(self.state, case) if joint or case.symptom in BORROWING else []
+        sources = leading if leading and joint else [*leading, case]
+        questions: dict[str, Question] = {}
+        for source in sources:
+            rule = self.rules.by_code[source.rule_code]
+            view, finding = self.view(rule, case.last_attempt, step), finding_of(source)
+            for hypothesis in rule.hypotheses:
+                questions.setdefault(hypothesis.id, Question(hypothesis, view, finding))
+        case.hypotheses = assess(list(questions.values()), strict=self.rules.strict)
+        checks = (check for source in (*sources, case) for check in self.rules.by_code[source.rule_code].next_checks)
+        case.next_checks = list(dict.fromkeys(checks))
+
+
+def _counts(case: Case) -> bool:
+    return case.status == "open" or case.closed_points < cases.COOL_DOWN_POINTS
+
+
+def _planned(event: Event | None) -> list[str]:
+    return [] if event is None else [f"baselines begin at step {event.step} ({event.kind}: {event.text})"]

@@ -1,0 +1,156 @@
+"""The rules over a whole run at once: what the live engine would have found, with the same steps."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ingest.store.connection import Store
+from server.engine.advance import START, advance
+from server.engine.judge import Judge, RuleSet
+from server.engine.needs import missing
+from server.engine.state import Case, RunState
+from server.engine.switches import how_to_log
+from server.queries.facts import add_facts
+from server.queries.view import Position, RunData, RunFacts, RunView, load_run
+from server.rules.base import Rule
+
+SCHEMA = 1
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """What the rules found in one run. first_step, last_step: None where nothing was logged."""
+
+    run: RunFacts
+    first_step: int | None
+    last_step: int | None
+    cases: Sequence[Case]
+    """In order of detection; without those that a joint collapse tells."""
+    not_judged: Sequence[dict[str, Any]]
+    rules: RuleSet
+    notes: Sequence[str] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """Exactly contracts `diagnose --json`."""
+        run = self.run
+        told: dict[str, Any] = {
+            "schema": SCHEMA,
+            "run": {"run_id": run.run_id, "name": run.name, "framework": run.framework, "algorithm": run.algorithm},
+            "steps": {"first": self.first_step, "last": self.last_step},
+            "incidents": [case_json(case) for case in self.cases],
+            "not_judged": list(self.not_judged),
+            "rules": {"version": rules_version(self.rules.rules), "count": len(self.rules.rules)},
+        }
+        if self.notes:
+            told["notes"] = list(self.notes)
+        return told
+
+
+def replay(
+    store: Store,
+    run_id: str,
+    until: int | None = None,
+    baseline: str | None = None,
+    *,
+    rules: Sequence[Rule] | None = None,
+    strict: bool = False,
+) -> Diagnosis:
+    """Judges every step of a run; until: steps behind it are not looked at, as if the run had not come so far.
+
+    baseline is a run that the diagnosis should be compared with; no rule does so yet, and the notes say that.
+
+    Raises:
+        KeyError: no such run.
+    """
+    data = load_run(store, run_id)
+    add_facts(data)
+    return diagnose(data, until, baseline, RuleSet(registered() if rules is None else rules, strict))
+
+
+def registered() -> Sequence[Rule]:
+    """Every rule of the program."""
+    from server.rules import RULES
+
+    return RULES
+
+
+def diagnose(data: RunData, until: int | None, baseline: str | None, rules: RuleSet) -> Diagnosis:
+    """replay() of a run in memory."""
+    order = [place for place in data.judge_order() if until is None or place[1] <= until]
+    state = RunState(data.run.run_id)
+    steps = [step for _, step in order]
+    if order:
+        # With `until`, an attempt that goes past it must not hide a later attempt that started before it.
+        for start, end in _stretches(order):
+            advance(state, data, start, end, rules)
+        _explain_open(state, data, rules)
+    cases = sorted((c for c in state.cases if c.absorbed_by is None), key=lambda c: (c.attempt, c.detected_step, c.first_step, c.rule_code))
+    notes = [] if baseline is None else [f"the baseline run {baseline} was not used: no rule compares with another run yet"]
+    return Diagnosis(data.run, min(steps, default=None), max(steps, default=None), cases, not_judged(state, data, rules), rules, notes)
+
+
+def not_judged(state: RunState, data: RunData, rules: RuleSet) -> list[dict[str, Any]]:
+    """Each rule that could not tell at the newest judged step: what it misses, and how this trainer logs it.
+
+    `missing` is empty for a rule that stopped with an error; `how` then says which.
+    """
+    if state.judged is None:
+        return []
+    attempt, step = state.judged
+    told = []
+    for rule in rules.single:
+        absent = missing(rule, RunView(data, attempt, step))
+        if absent:
+            told.append({"symptom": rule.name, "missing": absent, "how": how_to_log(absent, data.run.framework)})
+        elif rule.code in state.failures:
+            told.append({"symptom": rule.name, "missing": [], "how": state.failures[rule.code]})
+    return told
+
+
+def case_json(case: Case) -> dict[str, Any]:
+    """One incident as contracts `diagnose --json` shows it."""
+    body = case.body()
+    return {
+        "symptom": case.symptom,
+        "metric": case.metric,
+        "severity": case.severity,
+        "onset_step": case.onset_step,
+        "detected_step": case.detected_step,
+        "steps_by_severity": case.steps_by_severity,
+        "last_step": case.last_step,
+        "status": case.status,
+        "slice": case.slice,
+        "summary": case.summary,
+        "absorbed": body["absorbed"],
+        "evidence": body["evidence"],
+        "hypotheses": body["hypotheses"],
+        "next_checks": body["next_checks"],
+        "trajectories": body["trajectories"],
+        "notes": body["notes"],
+        "rule": {"code": case.rule_code, "version": case.rule_version},
+        "attempt": case.attempt,
+        "incident_id": case.id,
+    }
+
+
+def rules_version(rules: Sequence[Rule]) -> str:
+    """Changes when a rule is added, removed or changed."""
+    text = ",".join(sorted(f"{rule.code}:{rule.version}" for rule in rules))
+    return hashlib.sha256(text.encode()).hexdigest()[:8]
+
+
+def _stretches(order: Sequence[Position]) -> list[tuple[Position, Position]]:
+    ends: dict[int, Position] = {place[0]: place for place in order}
+    return [(START, ends[attempt]) for attempt in sorted(ends)]
+
+
+def _explain_open(state: RunState, data: RunData, rules: RuleSet) -> None:
+    assert state.judged is not None
+    attempt, step = state.judged
+    judge = Judge(state, data, rules)
+    for case in state.open_cases():
+        if case.last_attempt == attempt:
+            judge.explain(case, step)
