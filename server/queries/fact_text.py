@@ -1,0 +1,137 @@
+"""Facts of text: similarity of responses within and across prompts, and tails that repeat themselves."""
+
+from __future__ import annotations
+
+import itertools
+import zlib
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from server.queries.fact_rows import TRAINING, Floats, FactSeries, StepIndex, parameters
+from server.queries.fact_trajectories import loss_weight
+from server.queries.view import Position, RunData
+
+SHINGLE = 5
+"""Characters of one shingle."""
+_HEAD_CHARACTERS = 512
+_TAIL_CHARACTERS = 2000
+_LEAST_TAIL = 256
+"""Characters from which a tail can be said to repeat itself."""
+_COMPRESSION = 10.0
+"""A tail that deflates by more than this repeats itself (slime/observability/metric_utils.py)."""
+_PROMPTS = 6
+_MEMBERS = 3
+_ROWS_AT_ONCE = 4000
+
+
+def text_facts(data: RunData, after: Position | None) -> FactSeries:
+    """Facts of response text, reduced to steps; absent where no response is written.
+
+    Similarity is measured on the first 512 characters of three responses to each of six prompts a step; repetition on the
+    last 2,000 characters of every response of at least 256.
+    """
+    result = _similarities(data, after)
+    result.update(_repetition(data, after))
+    return result
+
+
+def _similarities(data: RunData, after: Position | None) -> FactSeries:
+    rows = data.store.columns(
+        f"""WITH t AS (
+                SELECT attempt, step, n, left(response, {_HEAD_CHARACTERS}) AS head,
+                       dense_rank() OVER (PARTITION BY attempt, step ORDER BY prompt_hash) AS prompt_number,
+                       row_number() OVER (PARTITION BY attempt, step, prompt_hash ORDER BY n) AS member
+                FROM (SELECT *, hash(coalesce(prompt, prompt_messages::VARCHAR)) AS prompt_hash FROM trajectory t
+                      WHERE {TRAINING} AND length(response) >= {SHINGLE} AND coalesce(prompt, prompt_messages::VARCHAR) IS NOT NULL))
+            SELECT attempt, step, prompt_number, head FROM t WHERE prompt_number <= {_PROMPTS} AND member <= {_MEMBERS}
+            ORDER BY attempt, step, prompt_number, n""",
+        parameters(data, after),
+    )
+    if not len(rows["step"]):
+        return {}
+    index = StepIndex(rows["attempt"], rows["step"])
+    within, across = np.full(index.size, np.nan), np.full(index.size, np.nan)
+    for number, picked in enumerate(index.rows()):
+        within[number], across[number] = similarities(rows["prompt_number"][picked].tolist(), rows["head"][picked].tolist())
+    return index.series({"fact.similarity.within": within, "fact.similarity.across": across})
+
+
+def similarities(prompts: Sequence[int], texts: Sequence[str]) -> tuple[float, float]:
+    """Mean Jaccard similarity of 5-character shingles over pairs of one prompt and over pairs of different prompts (first members).
+
+    NaN where there is no such pair.
+    """
+    sets = [shingles(text) for text in texts]
+    first = {prompt: position for position, prompt in reversed(list(enumerate(prompts)))}
+    inside = [jaccard(sets[i], sets[j]) for i, j in itertools.combinations(range(len(sets)), 2) if prompts[i] == prompts[j]]
+    outside = [jaccard(sets[i], sets[j]) for i, j in itertools.combinations(sorted(first.values()), 2)]
+    return _mean(inside), _mean(outside)
+
+
+def shingles(text: str) -> frozenset[str]:
+    """Every run of 5 characters; white space counts as one blank."""
+    plain = " ".join(text.split())
+    return frozenset(plain[at : at + SHINGLE] for at in range(max(1, len(plain) - SHINGLE + 1)))
+
+
+def jaccard(a: frozenset[str], b: frozenset[str]) -> float:
+    """Shared over all shingles."""
+    shared = len(a & b)
+    return shared / (len(a) + len(b) - shared) if a or b else 1.0
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values) if values else float("nan")
+
+
+def repeats(tail: str) -> bool:
+    """Whether the end of a response repeats itself: it deflates by more than ten, or one period covers its last 256 characters."""
+    raw = tail.encode()
+    if len(raw) >= 1000 and len(raw) / len(zlib.compress(raw, 6)) > _COMPRESSION:
+        return True
+    end = np.frombuffer(raw[-_LEAST_TAIL:], np.uint8)
+    return any(float((end[period:] == end[:-period]).mean()) > 0.95 for period in range(1, 33))
+
+
+def _repetition(data: RunData, after: Position | None) -> FactSeries:
+    counts = data.store.columns(
+        f"""SELECT attempt, step, count(response) AS texts, sum({loss_weight(data)}) AS weight, count(finish_reason) AS reasons,
+                   sum({loss_weight(data)}) FILTER (finish_reason = 'length') AS truncated,
+                   count(*) FILTER (length(response) >= {_LEAST_TAIL}) AS long
+            FROM trajectory t WHERE {TRAINING} GROUP BY ALL HAVING count(response) > 0 ORDER BY attempt, step""",
+        parameters(data, after),
+    )
+    if not len(counts["step"]):
+        return {}
+    places = {key: at for at, key in enumerate(zip(counts["attempt"].tolist(), counts["step"].tolist(), strict=True))}
+    repeated, weight, besides = (np.zeros(len(places)) for _ in range(3))
+    cursor = data.store.cursor().execute(
+        f"""SELECT attempt, step, right(response, {_TAIL_CHARACTERS}), {loss_weight(data)}, finish_reason = 'length'
+            FROM trajectory t WHERE {TRAINING} AND length(response) >= {_LEAST_TAIL}""",
+        parameters(data, after),
+    )
+    while rows := cursor.fetchmany(_ROWS_AT_ONCE):
+        for attempt, step, tail, share, truncated in rows:
+            if repeats(tail):
+                at = places[(attempt, step)]
+                repeated[at] += 1
+                weight[at] += share or 0.0
+                besides[at] += 0.0 if truncated else share or 0.0
+    return _shares(counts, repeated, weight, besides)
+
+
+def _shares(counts: dict[str, NDArray[np.generic]], repeated: Floats, weight: Floats, besides: Floats) -> FactSeries:
+    total = np.asarray(counts["weight"], dtype=np.float64)
+    truncated = np.nan_to_num(np.asarray(counts["truncated"], dtype=np.float64))
+    known = (total > 0) & (np.asarray(counts["reasons"], dtype=np.float64) > 0)
+    index = StepIndex(np.asarray(counts["attempt"], dtype=np.int64), np.asarray(counts["step"], dtype=np.int64))
+    long = np.asarray(counts["long"], dtype=np.float64)
+    return index.series(
+        {
+            "fact.repetitive_frac": np.where(long > 0, repeated / np.maximum(counts["texts"].astype(np.float64), 1), np.nan),
+            "fact.loss_share.repetitive": np.where(total > 0, weight / np.maximum(total, 1e-9), np.nan),
+            "fact.loss_share.outliers": np.where(known, (truncated + besides) / np.maximum(total, 1e-9), np.nan),
+        }
+    )

@@ -1,0 +1,176 @@
+"""Facts of tokens: trainer against engine, the sign of the update, masks and entropies."""
+
+from __future__ import annotations
+
+import numpy as np
+from scipy.stats import rankdata
+
+from ingest.store.connection import Columns
+from server.queries.fact_rows import TRAINING, Floats, FactSeries, StepIndex, parameters
+from server.queries.view import Position, RunData
+
+_LEAST_TOKENS = 6
+"""Tokens from which a correlation over one response says something."""
+_CHANGED = 1e-7
+"""nats; below this a log-prob was not changed by the update."""
+
+# Arrays of one row run over the same tokens; unnesting them side by side keeps tokens aligned, shorter lists end in nulls.
+# The shifted copies pair a token with its right-hand neighbour: rows that are off by one correlate only when moved.
+_QUERY = f"""
+WITH a AS (
+    SELECT t.attempt, t.step, t.n, t.task, t.policy_lag AS lag, t.policy_version_last - t.policy_version_first AS span,
+           t.origin, t.finish_reason, t.reward, t.prompt_tokens,
+           coalesce(t.advantage, list_avg(list_filter(k.advantages, lambda x: x IS NOT NULL))) AS advantage,
+           k.old_logprobs AS o, k.rollout_logprobs AS r, k.current_logprobs AS c, k.entropies AS e,
+           k.response_mask AS m, k.loss_mask AS l
+    FROM trajectory t JOIN token k ON k.run_id = t.run_id AND k.attempt = t.attempt AND k.step = t.step AND k.n = t.n
+    WHERE {TRAINING} AND t.has_tokens),
+u AS (
+    SELECT attempt, step, n, prompt_tokens, generate_subscripts(coalesce(m, o, r, c, l, e), 1) AS place,
+           unnest(o) AS o, unnest(r) AS r, unnest(c) AS c, unnest(e) AS e, unnest(m) AS m, unnest(l) AS l,
+           unnest(o[2:]) AS o_next, unnest(r[2:]) AS r_next, unnest(m[2:]) AS m_next
+    FROM a),
+v AS (
+    SELECT *, coalesce(m, 1) = 1 AND (m IS NOT NULL OR place > coalesce(prompt_tokens, 0)) AS own,
+           CASE WHEN own AND isfinite(o) AND isfinite(r) THEN abs(o - r) END AS d,
+           CASE WHEN own AND isfinite(o) AND isfinite(c) THEN c - o END AS u,
+           own AND coalesce(m_next, 1) = 1 AND isfinite(o_next) AND isfinite(r_next) AND isfinite(o) AND isfinite(r) AS pair
+    FROM u),
+s AS (
+    SELECT attempt, step, n, count(d) AS compared, sum(d) AS d_sum, avg(d) AS d_mean, sum(CASE WHEN d IS NOT NULL THEN r - o END) AS k1_sum,
+           sum(d) FILTER (r < ln(0.05)) AS d_rare, corr(o, r) FILTER (d IS NOT NULL) AS same,
+           corr(o, r_next) FILTER (pair) AS forth, corr(o_next, r) FILTER (pair) AS back,
+           count(u) AS updated, sum(abs(u)) AS u_abs, avg(u) AS u_mean, max(abs(u)) AS u_most,
+           sum(l) AS trained, sum(l) FILTER (NOT own) AS extra, sum(l) FILTER (place <= prompt_tokens) AS in_prompt,
+           count(l) AS masked, count(*) FILTER (own) AS policy, count(*) FILTER (own AND l = 0) AS missing,
+           max_by(l, place) FILTER (own) AS last_trained, sum(e) FILTER (own) AS e_own, count(e) FILTER (own) AS e_own_n,
+           sum(e) FILTER (l = 1) AS e_loss, count(e) FILTER (l = 1) AS e_loss_n, avg(r) FILTER (own AND isfinite(r)) AS r_mean
+    FROM v GROUP BY attempt, step, n)
+SELECT s.*, a.task, a.lag, a.span, a.origin, a.finish_reason, a.advantage FROM s JOIN a USING (attempt, step, n)
+ORDER BY s.attempt, s.step, s.n"""
+
+
+def token_facts(data: RunData, after: Position | None) -> FactSeries:
+    """Facts of token rows, reduced to steps; absent where a run has no token rows."""
+    rows = data.store.columns(_QUERY, parameters(data, after))
+    if not len(rows["step"]):
+        return {}
+    numbers = {name: _floats(rows, name) for name in rows if name not in ("task", "origin", "finish_reason")}
+    index = StepIndex(rows["attempt"], rows["step"])
+    result: dict[str, Floats] = {"fact.tokens.n": index.count(np.ones(len(rows["step"]), bool))}
+    result |= _mismatch(rows, numbers, index) | _update(numbers, index) | _masks(rows, numbers, index) | _entropies(numbers, index)
+    return index.series(result) | _separation_by_task(rows, numbers)
+
+
+def _floats(rows: Columns, name: str) -> Floats:
+    if rows[name].dtype == object:
+        return np.array([np.nan if value is None else float(value) for value in rows[name]])
+    return rows[name].astype(np.float64)
+
+
+def _mismatch(rows: Columns, x: dict[str, Floats], index: StepIndex) -> dict[str, Floats]:
+    compared, mean = x["compared"], x["d_mean"]
+    some = compared > 0
+    lag, span = x["lag"], np.nan_to_num(x["span"])
+    fresh = some & (lag == 0) & (span == 0)
+    own = np.array([origin in (None, "policy") for origin in rows["origin"]], dtype=bool)
+    long = some & (compared >= _LEAST_TOKENS) & np.isfinite(x["same"])
+    moved = np.fmax(x["forth"], x["back"])
+    steps = index.rows()
+    with np.errstate(invalid="ignore", divide="ignore"):
+        rare = index.mean(np.nan_to_num(x["d_rare"]), some) / index.mean(x["d_sum"], some)
+    return {
+        "fact.mismatch.mean": index.mean(mean, some, compared),
+        "fact.mismatch.signed": index.mean(x["k1_sum"] / np.maximum(compared, 1), some, compared),
+        "fact.mismatch.lag0": index.mean(mean, fresh, compared),
+        "fact.mismatch.lagged": index.mean(mean, some & (lag > 0), compared),
+        "fact.mismatch.lag_correlation": np.array([_rank_correlation(lag[r], mean[r]) for r in steps]),
+        "fact.mismatch.policy": index.mean(mean, some & own, compared),
+        "fact.mismatch.other": index.mean(mean, some & ~own, compared),
+        "fact.mismatch.rare_share": rare,
+        "fact.mismatch.correlation": np.array([_median(x["same"][r][long[r]]) for r in steps]),
+        "fact.mismatch.unrelated_frac": index.mean((x["same"] < 0.5).astype(np.float64), long),
+        "fact.mismatch.shifted_frac": index.mean(((moved > 0.8) & (moved > x["same"] + 0.3)).astype(np.float64), long),
+        "fact.mismatch.worst_frac": np.array([_far_above(mean[r][some[r]]) for r in steps]),
+    }
+
+
+def _update(x: dict[str, Floats], index: StepIndex) -> dict[str, Floats]:
+    some = x["updated"] > 0
+    up, down, separation, n = _sides(x, index)
+    return {
+        "fact.update.mean": index.mean(x["u_abs"] / np.maximum(x["updated"], 1), some, x["updated"]),
+        "fact.update.positive": up,
+        "fact.update.negative": down,
+        "fact.sign.separation": separation,
+        "fact.sign.n": n,
+    }
+
+
+def _sides(x: dict[str, Floats], index: StepIndex) -> tuple[Floats, Floats, Floats, Floats]:
+    """Mean change of log-prob with positive and with negative advantage, their distance in standard errors, and n."""
+    changed = (x["u_most"] > _CHANGED) & (np.abs(x["advantage"]) > 1e-6)
+    plus, minus = changed & (x["advantage"] > 0), changed & (x["advantage"] < 0)
+    up, down = index.mean(x["u_mean"], plus), index.mean(x["u_mean"], minus)
+    n_up, n_down = index.count(plus), index.count(minus)
+    variance = np.full(index.size, np.nan)
+    for number, rows in enumerate(index.rows()):
+        a, b = x["u_mean"][rows][plus[rows]], x["u_mean"][rows][minus[rows]]
+        if len(a) > 1 and len(b) > 1:
+            variance[number] = a.var(ddof=1) / len(a) + b.var(ddof=1) / len(b)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        separation = np.where(variance > 0, (up - down) / np.sqrt(variance), np.nan)
+    total = n_up + n_down
+    return up, down, separation, np.where(total > 0, total, np.nan)
+
+
+def _separation_by_task(rows: Columns, x: dict[str, Floats]) -> FactSeries:
+    tasks = np.array([str(task) for task in rows["task"]], dtype=object)
+    result: FactSeries = {}
+    for task in sorted(set(tasks.tolist()) - {"None"}):
+        picked = tasks == task
+        index = StepIndex(rows["attempt"][picked], rows["step"][picked])
+        _, _, separation, _ = _sides({name: values[picked] for name, values in x.items()}, index)
+        result |= index.series({f"fact.sign.separation.{task}": separation})
+    return result
+
+
+def _masks(rows: Columns, x: dict[str, Floats], index: StepIndex) -> dict[str, Floats]:
+    # A response that is left out of the loss as a whole (filtered, over-long) is no mask fault.
+    trained = np.nan_to_num(x["trained"])
+    judged = (x["masked"] > 0) & (trained > 0)
+    ended = np.array([reason == "stop" for reason in rows["finish_reason"]], dtype=bool)
+    return {
+        "fact.mask.extra_frac": index.mean(np.nan_to_num(x["extra"]) / np.maximum(trained, 1), judged, trained),
+        "fact.mask.prompt_frac": index.mean(np.nan_to_num(x["in_prompt"]) / np.maximum(trained, 1), judged, trained),
+        "fact.mask.missing_frac": index.mean(x["missing"] / np.maximum(x["policy"], 1), judged, x["policy"]),
+        "fact.mask.last_missing_frac": index.mean((x["last_trained"] == 0).astype(np.float64), judged & ended),
+    }
+
+
+def _entropies(x: dict[str, Floats], index: StepIndex) -> dict[str, Floats]:
+    own, loss = x["e_own_n"], x["e_loss_n"]
+    return {
+        "fact.entropy.response": index.mean(x["e_own"] / np.maximum(own, 1), own > 0, own),
+        "fact.entropy.loss": index.mean(x["e_loss"] / np.maximum(loss, 1), loss > 0, loss),
+        "fact.logprob.rollout": index.mean(x["r_mean"]),
+    }
+
+
+def _median(values: Floats) -> float:
+    return float(np.median(values)) if len(values) else np.nan
+
+
+def _far_above(means: Floats) -> float:
+    """Share of trajectories whose mean exceeds ten times the median; NaN below eight of them."""
+    if len(means) < 8:
+        return np.nan
+    return float(np.mean(means > 10 * np.median(means))) if np.median(means) > 0 else np.nan
+
+
+def _rank_correlation(lag: Floats, mean: Floats) -> float:
+    """Spearman's correlation with average ranks for ties; NaN below eight trajectories or without any spread."""
+    keep = np.isfinite(lag) & np.isfinite(mean)
+    if keep.sum() < 8 or len(np.unique(lag[keep])) < 2 or len(np.unique(mean[keep])) < 2:
+        return np.nan
+    return float(np.corrcoef(rankdata(lag[keep]), rankdata(mean[keep]))[0, 1])

@@ -1,0 +1,122 @@
+"""Facts of whole trajectories: rewards, verifier, lengths, truncation, loss weight and the mix of tasks."""
+
+from __future__ import annotations
+
+from server.queries.fact_rows import TRAINING, FactSeries, as_series, parameters
+from server.queries.view import Position, RunData
+
+_MOST_TASKS = 24
+
+
+def weighs_by_tokens(data: RunData) -> bool | None:
+    """Whether a response's weight in the loss grows with its tokens; None: the run's aggregation is not known.
+
+    verl: token-mean and seq-mean-token-sum do, seq-mean-token-mean does not. TRL: dapo, bnpo and dr_grpo do, grpo does not.
+    """
+    value = data.run.config.get("loss_aggregation")
+    if not isinstance(value, str):
+        return None
+    name = value.lower().replace("_", "-")
+    if name in ("seq-mean", "sequence-mean", "seq-mean-token-mean", "grpo", "sequence"):
+        return False
+    return True
+
+
+def loss_weight(data: RunData) -> str:
+    """SQL of a trajectory's weight in the loss, relative to others of its step."""
+    return "CASE WHEN coalesce(kept, TRUE) THEN " + ("1.0" if weighs_by_tokens(data) is False else "response_tokens") + " ELSE 0 END"
+
+
+def _query(data: RunData) -> str:
+    return f"""
+WITH t AS MATERIALIZED (
+    SELECT attempt, step, n, reward, response_tokens AS tokens, finish_reason, verifier_status, verifier_seconds, policy_lag, kept,
+           policy_version_last - policy_version_first AS span, advantage, difficulty,
+           coalesce(prompt_tokens, length(prompt)) AS prompt_size, hash(coalesce(prompt, prompt_messages::VARCHAR)) AS prompt_hash,
+           hash(response) AS response_hash, length(response) AS characters, {loss_weight(data)} AS weight,
+           verifier_status IN ('timeout', 'error') AS failed
+    FROM trajectory t WHERE {TRAINING}),
+edges AS (SELECT attempt, step, min(reward) AS low, max(reward) AS high FROM t GROUP BY ALL),
+prompts AS (
+    SELECT attempt, step, stddev_samp(mean) / sqrt(count(*)) AS noise
+    FROM (SELECT attempt, step, prompt_hash, avg(reward) AS mean FROM t WHERE prompt_hash IS NOT NULL GROUP BY ALL) GROUP BY ALL),
+twins AS (
+    SELECT attempt, step, sum(size) AS twin_n, sum(CASE WHEN high > low + 1e-9 THEN size ELSE 0 END) / sum(size) AS conflict
+    FROM (SELECT attempt, step, count(*) AS size, min(reward) AS low, max(reward) AS high FROM t
+          WHERE prompt_hash IS NOT NULL AND response_hash IS NOT NULL AND reward IS NOT NULL AND characters > 0
+                AND coalesce(verifier_status, 'ok') = 'ok'
+          GROUP BY attempt, step, prompt_hash, response_hash HAVING count(*) > 1) GROUP BY ALL),
+across AS (
+    SELECT attempt, step, sum(CASE WHEN prompts > 1 THEN size ELSE 0 END) / sum(size) AS repeated
+    FROM (SELECT attempt, step, count(*) AS size, count(DISTINCT prompt_hash) AS prompts FROM t
+          WHERE prompt_hash IS NOT NULL AND response_hash IS NOT NULL GROUP BY attempt, step, response_hash) GROUP BY ALL)
+SELECT t.attempt, t.step,
+    count(*) AS "fact.n",
+    avg(reward) AS "fact.reward.mean",
+    stddev_samp(reward) AS "fact.reward.std",
+    nullif(count(DISTINCT reward), 0) AS "fact.reward.distinct",
+    avg(reward) FILTER (finish_reason = 'length') AS "fact.reward.truncated.mean",
+    avg(reward) FILTER (finish_reason <> 'length') AS "fact.reward.terminated.mean",
+    avg(reward) FILTER (verifier_status = 'ok') AS "fact.reward.graded.mean",
+    avg(reward) FILTER (failed) AS "fact.reward.failed.mean",
+    any_value(noise) AS "fact.reward.prompt_noise",
+    any_value(conflict) AS "fact.reward.conflict_frac",
+    any_value(twin_n) AS "fact.reward.twin_n",
+    avg((verifier_status = 'timeout')::INT) AS "fact.verifier.timeout_frac",
+    avg((verifier_status = 'error')::INT) AS "fact.verifier.error_frac",
+    avg((failed AND reward <= low)::INT) AS "fact.verifier.zero_frac",
+    avg(verifier_seconds) AS "fact.verifier.seconds.mean",
+    avg(tokens) FILTER (failed) / nullif(avg(tokens) FILTER (verifier_status = 'ok'), 0) AS "fact.verifier.length_ratio",
+    avg((finish_reason = 'length')::INT) AS "fact.truncated_frac",
+    avg(kept::INT) AS "fact.kept_frac",
+    avg(policy_lag) AS "fact.lag.mean",
+    max(policy_lag) AS "fact.lag.max",
+    max(span) AS "fact.lag.span.max",
+    avg(tokens) AS "fact.length.mean",
+    median(tokens) AS "fact.length.median",
+    quantile_cont(tokens, 0.95) AS "fact.length.p95",
+    max(tokens) AS "fact.length.max",
+    avg(tokens) FILTER (high > low AND reward > (high + low) / 2) AS "fact.length.correct.mean",
+    avg(tokens) FILTER (high > low AND reward <= (high + low) / 2) AS "fact.length.wrong.mean",
+    CASE WHEN count(*) FILTER (high > low AND reward > (high + low) / 2) >= 12
+         THEN corr(CASE WHEN high > low AND reward > (high + low) / 2 THEN reward END, tokens) END AS "fact.length.correct_correlation",
+    sum(weight) FILTER (finish_reason = 'length') / nullif(sum(weight), 0) AS truncated_weight,
+    CASE WHEN count(finish_reason) > 0 THEN coalesce(truncated_weight, 0) END AS "fact.loss_share.truncated",
+    max(weight) / nullif(sum(weight), 0) AS "fact.loss_share.largest",
+    any_value(repeated) AS "fact.duplicate.across_frac",
+    avg(characters) AS "fact.length.characters",
+    avg((advantage < 0)::INT) AS "fact.advantage.negative_frac",
+    avg(prompt_size) AS "fact.prompt.length",
+    avg(try_cast(difficulty AS DOUBLE)) AS "fact.difficulty"
+FROM t JOIN edges USING (attempt, step) LEFT JOIN prompts USING (attempt, step)
+       LEFT JOIN twins USING (attempt, step) LEFT JOIN across USING (attempt, step)
+GROUP BY t.attempt, t.step ORDER BY t.attempt, t.step"""
+
+
+def trajectory_facts(data: RunData, after: Position | None) -> FactSeries:
+    """Facts of single trajectories, reduced to steps."""
+    columns = data.store.columns(_query(data), parameters(data, after))
+    return as_series(columns, [name for name in columns if name.startswith("fact.")])
+
+
+def mix_facts(data: RunData, after: Position | None) -> FactSeries:
+    """Share of each task in the step's trajectories, and their mean reward and length, for the run's most frequent tasks."""
+    columns = data.store.columns(
+        f"""WITH often AS (
+                SELECT task FROM trajectory t WHERE t.run_id = $run AND task IS NOT NULL GROUP BY task
+                ORDER BY count(*) DESC, task LIMIT {_MOST_TASKS}),
+            steps AS (SELECT attempt, step, count(*) AS size FROM trajectory t WHERE {TRAINING} AND task IS NOT NULL GROUP BY ALL),
+            cells AS (SELECT attempt, step, task, count(*) AS size, avg(reward) AS reward, avg(response_tokens) AS tokens
+                      FROM trajectory t WHERE {TRAINING} GROUP BY ALL)
+            SELECT s.attempt, s.step, o.task AS task, coalesce(c.size, 0) / s.size AS share, c.reward AS reward, c.tokens AS tokens
+            FROM steps s CROSS JOIN often o LEFT JOIN cells c ON c.attempt = s.attempt AND c.step = s.step AND c.task = o.task
+            ORDER BY o.task, s.attempt, s.step""",
+        parameters(data, after),
+    )
+    result: FactSeries = {}
+    for task in sorted({str(task) for task in columns["task"]}):
+        part = {name: values[columns["task"] == task] for name, values in columns.items()}
+        for column, name in (("share", "fact.mix.task"), ("reward", "fact.task.reward"), ("tokens", "fact.task.length")):
+            for _, series in as_series(part, [column]).items():
+                result[f"{name}.{task}"] = series
+    return result

@@ -1,0 +1,112 @@
+"""Series derived from trajectory and token rows (`fact.*`), one value an (attempt, step), where their fields are written.
+
+Only training trajectories count (split train, or no split). A fact whose fields a run does not write is absent, never 0.
+FACTS says what each one means; the queries are in fact_trajectories, fact_groups, fact_tokens and fact_text.
+"""
+
+from __future__ import annotations
+
+from server.queries.fact_groups import group_facts
+from server.queries.fact_text import text_facts
+from server.queries.fact_tokens import token_facts
+from server.queries.fact_trajectories import mix_facts, trajectory_facts
+from server.queries.view import Position, RunData
+
+FACTS: dict[str, str] = {
+    "fact.n": "trajectories of the step",
+    "fact.reward.mean": "mean reward of the trajectories",
+    "fact.reward.std": "standard deviation of their rewards",
+    "fact.reward.distinct": "number of different rewards in the step",
+    "fact.reward.truncated.mean": "mean reward of responses cut by the token budget",
+    "fact.reward.terminated.mean": "mean reward of responses that ended by themselves",
+    "fact.reward.graded.mean": "mean reward where the verifier answered (status ok)",
+    "fact.reward.failed.mean": "mean reward where the verifier timed out or failed",
+    "fact.reward.prompt_noise": "standard deviation of the prompts' mean rewards over the root of their number: noise of the step's mean",
+    "fact.reward.conflict_frac": "0..1, responses with a twin (same prompt, same text, same step) whose reward differs",
+    "fact.reward.twin_n": "responses that have a twin of the same prompt and text in the step",
+    "fact.verifier.timeout_frac": "0..1, trajectories whose verifier timed out, of those with a status",
+    "fact.verifier.error_frac": "0..1, trajectories whose verifier failed, of those with a status",
+    "fact.verifier.zero_frac": "0..1, trajectories whose verifier did not answer and whose reward is the step's lowest",
+    "fact.verifier.seconds.mean": "mean seconds of the verifier",
+    "fact.verifier.length_ratio": "mean response tokens where the verifier did not answer over those where it did",
+    "fact.truncated_frac": "0..1, responses with finish_reason length, of those with a reason",
+    "fact.kept_frac": "0..1, trajectories that were kept for training",
+    "fact.lag.mean": "mean policy lag in versions",
+    "fact.lag.max": "largest policy lag in versions",
+    "fact.lag.span.max": "most versions within one trajectory",
+    "fact.length.mean": "mean response tokens",
+    "fact.length.median": "median response tokens",
+    "fact.length.p95": "95th percentile of response tokens",
+    "fact.length.max": "longest response in tokens",
+    "fact.length.correct.mean": "mean tokens of responses rewarded above the middle of the step's range",
+    "fact.length.wrong.mean": "mean tokens of responses rewarded below it",
+    "fact.length.reward_correlation": "correlation of reward and length within groups",
+    "fact.length.correct_correlation": "correlation of reward and length among responses above the middle of the step's range",
+    "fact.loss_share.truncated": "0..1, weight in the loss of truncated responses under the run's aggregation",
+    "fact.loss_share.repetitive": "0..1, weight in the loss of responses whose tail repeats itself",
+    "fact.loss_share.outliers": "0..1, weight in the loss of truncated or repetitive responses",
+    "fact.loss_share.largest": "0..1, weight in the loss of the heaviest response",
+    "fact.repetitive_frac": "0..1, responses whose tail repeats itself, of those long enough to tell",
+    "fact.similarity.within": "0..1, mean Jaccard similarity of 5-character shingles between responses to one prompt",
+    "fact.similarity.across": "0..1, the same between responses to different prompts",
+    "fact.duplicate.across_frac": "0..1, responses whose text also answers another prompt of the step",
+    "fact.length.characters": "mean characters of a response",
+    "fact.group.n": "groups of the step",
+    "fact.group.size.min": "trajectories in the smallest group",
+    "fact.group.size.max": "trajectories in the largest group",
+    "fact.group.size.median": "median trajectories of a group",
+    "fact.group.mixed_prompt_frac": "0..1, groups that hold more than one prompt",
+    "fact.group.zero_std_frac": "0..1, groups of at least two whose rewards are all equal",
+    "fact.group.all_low_frac": "0..1, groups whose rewards are all the run's lowest so far",
+    "fact.group.all_high_frac": "0..1, groups whose rewards are all the run's highest so far",
+    "fact.group.duplicate_frac": "0..1, 1 - different responses over responses, mean over groups",
+    "fact.group.duplicate_wrong_frac": "0..1, the same among responses below full reward, mean over groups with at least two of them",
+    "fact.group.duplicated_frac": "0..1, groups in which more than half of the responses repeat another",
+    "fact.group.distinct_positive_frac": "0..1, different full-reward responses over full-reward responses, mean over groups",
+    "fact.advantage.group_mean": "largest absolute mean advantage of a full group, in units of its largest absolute advantage",
+    "fact.advantage.off_frac": "0..1, full groups whose advantages do not sum to 0",
+    "fact.advantage.excess": "largest absolute advantage over its bound in groups with two different rewards; above 1 is impossible",
+    "fact.advantage.reversed_frac": "0..1, groups with different rewards in which the better response got the lower advantage",
+    "fact.advantage.correlation": "correlation of reward and advantage within groups, mean over groups with different rewards",
+    "fact.advantage.equals_reward_frac": "0..1, trajectories whose advantage is their reward",
+    "fact.advantage.negative_frac": "0..1, trajectories with negative advantage",
+    "fact.prompt.length": "mean prompt tokens (characters where tokens are not written)",
+    "fact.difficulty": "mean of difficulty where it is a number",
+    "fact.tokens.n": "trajectories with token rows",
+    "fact.mismatch.mean": "nats, mean over tokens of abs(old - rollout log-prob)",
+    "fact.mismatch.signed": "nats, mean over tokens of rollout - old log-prob (k1)",
+    "fact.mismatch.lag0": "nats, mean abs(old - rollout) over trajectories of lag 0 within one version",
+    "fact.mismatch.lagged": "nats, the same over trajectories of lag 1 and more",
+    "fact.mismatch.lag_correlation": "rank correlation over trajectories of lag and mean abs(old - rollout)",
+    "fact.mismatch.policy": "nats, the same mean over trajectories the policy wrote by itself",
+    "fact.mismatch.other": "nats, over trajectories of another origin (synthetic, replay, demonstration)",
+    "fact.mismatch.rare_share": "0..1, share of the total abs(old - rollout) on tokens the engine gave less than 5 %",
+    "fact.mismatch.correlation": "median over trajectories of the correlation of old and rollout log-probs",
+    "fact.mismatch.unrelated_frac": "0..1, trajectories of 6 tokens or more whose correlation is below 0.5",
+    "fact.mismatch.shifted_frac": "0..1, trajectories whose correlation is far better when moved by one token",
+    "fact.mismatch.worst_frac": "0..1, trajectories of whose mean abs(old - rollout) exceeds ten times the median",
+    "fact.update.mean": "nats, mean over tokens of abs(current - old log-prob)",
+    "fact.update.positive": "nats, mean over trajectories with positive advantage of current - old",
+    "fact.update.negative": "nats, the same with negative advantage",
+    "fact.sign.separation": "positive minus negative, over the pooled standard error; negative: the update went the wrong way",
+    "fact.sign.n": "trajectories with advantage and a changed log-prob",
+    "fact.mask.extra_frac": "0..1, trained tokens that the policy did not write",
+    "fact.mask.missing_frac": "0..1, policy tokens left out of the loss in trajectories that are trained",
+    "fact.mask.last_missing_frac": "0..1, trained, self-ended trajectories whose last policy token is left out of the loss",
+    "fact.mask.prompt_frac": "0..1, trained tokens within the prompt",
+    "fact.entropy.response": "nats, mean entropy over the policy's tokens",
+    "fact.entropy.loss": "nats, mean entropy over trained tokens",
+    "fact.logprob.rollout": "nats, mean rollout log-prob of the policy's tokens",
+}
+"""What every fact means. Besides: `fact.mix.task.{task}` and `fact.mix.lengths` shares, `fact.sign.separation.{task}`."""
+
+
+def add_facts(data: RunData, after: Position | None = None) -> None:
+    """Derives every fact of the run and adds it to the run's series; after: only for steps behind that place.
+
+    Reads the tables in one pass each, groups in the database and keeps one number a step, so that memory does not grow
+    with the length of responses.
+    """
+    for part in (trajectory_facts, mix_facts, group_facts, token_facts, text_facts):
+        for name, (attempts, steps, values) in part(data, after).items():
+            data.add(name, attempts, steps, values, after=after)
