@@ -28,16 +28,24 @@ class Settings(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix=PREFIX, extra="forbid", frozen=True, validate_default=True)
 
-    home: Path = Field(Path("~/.rlvitals"), description="Folder with both stores, the token and server.json.")
-    host: str = Field("127.0.0.1", description="Address to listen on; beyond loopback allow_host must name the server.")
-    port: int = Field(8420, ge=0, le=65535, description="Port to listen on; 0 takes a free one.")
-    allow_host: Annotated[tuple[str, ...], NoDecode] = Field((), description="Host names under which browsers may reach the server.")
-    no_token: bool = Field(False, description="Ask for no token; on loopback only.")
-    token_file: Path | None = Field(None, description="File that holds the token, for example a mounted secret; default: token in home.")
-    public_url: str | None = Field(None, description="Address that links in messages begin with; without it messages have no links.")
-    webhook_allow: Annotated[tuple[str, ...], NoDecode] = Field((), description="Private networks (CIDR) that channels may send to.")
-    watch: Annotated[tuple[Path, ...], NoDecode] = Field((), description="Files and folders to follow.")
-    demo: bool = Field(False, description="The home is a throw-away one with recorded runs.")
+    home: Path = Field(default=Path("~/.rlvitals"), description="Folder with both stores, the token and server.json.")
+    host: str = Field(default="127.0.0.1", description="Address to listen on; beyond loopback allow_host must name the server.")
+    port: int = Field(default=8420, ge=0, le=65535, description="Port to listen on; 0 takes a free one.")
+    allow_host: Annotated[tuple[str, ...], NoDecode] = Field(
+        default=(), description="Host names under which browsers may reach the server."
+    )
+    no_token: bool = Field(default=False, description="Ask for no token; on loopback only.")
+    token_file: Path | None = Field(
+        default=None, description="File that holds the token, for example a mounted secret; default: token in home."
+    )
+    public_url: str | None = Field(
+        default=None, description="Address that links in messages begin with; without it messages have no links."
+    )
+    webhook_allow: Annotated[tuple[str, ...], NoDecode] = Field(
+        default=(), description="Private networks (CIDR) that channels may send to."
+    )
+    watch: Annotated[tuple[Path, ...], NoDecode] = Field(default=(), description="Files and folders to follow.")
+    demo: bool = Field(default=False, description="The home is a throw-away one with recorded runs.")
 
     @field_validator("allow_host", "webhook_allow", "watch", mode="before")
     @classmethod

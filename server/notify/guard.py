@@ -96,7 +96,7 @@ def check(addresses: Iterable[str], allowed: Sequence[str]) -> None:
         inside = not address.is_global or address.is_multicast or address.is_reserved or address.is_unspecified
         if inside and not any(address.version == network.version and address in network for network in networks):
             raise Refused(
-                f"The host leads to {address} in a private network; only a server started with --webhook-allow {address} sends there."
+                f"The host leads to the private address {address}: to send there, start the server with --webhook-allow {address}."
             )
 
 

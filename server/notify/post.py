@@ -96,7 +96,7 @@ class _Connection(http.client.HTTPConnection):
         path = target.path
         if self._by_proxy and not target.tls:
             host = f"[{target.host}]" if ":" in target.host else target.host
-            path = f"http://{host}:{target.port}{path}"
+            path = f"http://{host}{'' if target.port == 80 else f':{target.port}'}{path}"
         self.request("POST", path, outgoing.body, {**outgoing.headers, "User-Agent": "RLVitals", "Connection": "close"})
         response = self.getresponse()
         body = response.read(LONGEST_REPLY)
