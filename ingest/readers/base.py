@@ -87,7 +87,9 @@ def open_binary(path: Path) -> BinaryIO:
     except PermissionError:
         raise ReaderError(f"{path} cannot be read: permission denied. Make it readable for this user.") from None
     if path.name.endswith(".gz"):
-        return cast(BinaryIO, gzip.GzipFile(fileobj=raw))
+        raw.close()
+        # Opened by name: a GzipFile around an open file does not close it.
+        return cast(BinaryIO, gzip.open(path, "rb"))
     if path.name.endswith(".zst"):
         return cast(BinaryIO, io.BufferedReader(zstandard.ZstdDecompressor().stream_reader(raw, closefd=True)))
     return raw

@@ -32,11 +32,9 @@ class VerlFileLoggerReader:
         record = first_object(head)
         if record is None:
             return 0.0
-        data = record.get("data")
-        if set(record) == {"step", "data"}:
-            return 0.95 if isinstance(data, dict) else 0.0
-        # A first line longer than the head: only its keys are known.
-        return 0.95 if data is None and list(record)[:2] == ["step", "data"] else 0.0
+        # In a first line longer than the head the values are not known, only the keys.
+        known = isinstance(record.get("data"), dict) or record.get("data", 0) is None
+        return 0.95 if set(record) == {"step", "data"} and known else 0.0
 
     def read(self, path: Path, cursor: Cursor) -> Iterator[Item]:
         """Items from the cursor on; see `Reader.read`."""

@@ -21,7 +21,7 @@ from ingest.schema.records import Batch, Cursor, Growth, Item, Json, Reject, Tra
 
 _PAD = re.compile(r"^pad[0-9a-f]{32}")
 _TRAINERS_OWN = {"input", "output", "score", "step", "uid", "request_id"}
-_VALIDATION = re.compile(r"(^|[^a-z])(val|valid|validation|eval|test)([^a-z]|$)", re.IGNORECASE)
+_VALIDATION = re.compile(r"^(val|valid|validation|eval|evaluation)([_.-]|$)|[_.-](val|validation|eval)$", re.IGNORECASE)
 _MUST = {"input", "output", "score", "step"}
 
 
