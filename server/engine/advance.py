@@ -1,50 +1,243 @@
-"""The one way in which steps are judged, whether a finished run is replayed or a live one is followed."""
+"""The live engine: steps are judged as soon as nothing more is expected for them, and the answer is stored at once."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TypeAlias
 
-from server.engine.judge import Happened, Judge, RuleSet
+from sqlalchemy.orm import Session
+
+from ingest.store.connection import Store
+from server.control.incidents import judged, save, set_judged
+from server.control.models import Control
+from server.engine.incident import Incident, IncidentChange, Kind
+from server.engine.judge import RuleSet
 from server.engine.state import Case, RunState
-from server.queries.view import Position, RunData
+from server.engine.steps import START, Move, advance, not_judged, registered
+from server.notify.outbox import enqueue
+from server.queries.facts import add_facts
+from server.queries.progress import Stream, progress
+from server.queries.view import Position, RunData, RunFacts, open_run, refresh
+from server.rules.base import Rule
 
-START: Position = (0, -(2**62))
-"""Before every step of every attempt."""
+__all__ = ["Engine", "JudgedElsewhere", "advance"]
+
+SILENT_SECONDS = 60.0
+SILENT_INTERVALS = 5.0
+"""A stream is silent after max(60 s, 5 of its own usual intervals) without rows (design 5)."""
+SETTLE_SECONDS = 1.0
+"""Rows of a stream's newest step may still follow within this time: records of one step are written together."""
+_MOST_RUNS = 16
+_KEPT_STEPS = 200
+
+OnChange: TypeAlias = Callable[[IncidentChange], None]
 
 
-@dataclass(frozen=True)
-class Move:
-    """What became of a case over the judged steps: opened, raised, recovered (in this order if several), or only touched."""
+@dataclass
+class _Memory:
+    """One run between two calls."""
 
-    case: Case
-    opened: bool
-    raised: bool
-    recovered: bool
+    data: RunData
+    state: RunState
+    stored: Position | None
+    """How far the control store has it."""
+    rows: Mapping[Position, int] = field(default_factory=dict)
+    """Rows at each place when the data was last read."""
+    intervals: dict[str, float] = field(default_factory=dict)
+    updated: dict[str, float] = field(default_factory=dict)
 
 
-def advance(state: RunState, data: RunData, from_step: Position, to_step: Position, rules: RuleSet) -> list[Move]:
-    """Judges every step of the data behind from_step up to and including to_step, in order; moves the state there.
+class Engine:
+    """Judges live runs: what became judgeable since the last call, stored with its messages in one control transaction.
 
-    Steps that the state has judged are never judged again, whatever arrived for them later. The result depends on the
-    steps alone: one call over many steps equals many calls over few. Returns one move for each case that a step
-    touched, in order of opening.
+    Telemetry commits first and is only read here, so a stop at any moment means no more than that steps are judged
+    again, with the same incidents. One thread at a time judges; others wait.
     """
-    start = max(from_step, state.judged or START)
-    judge = Judge(state, data, rules)
-    happened: list[Happened] = []
-    for place in data.judge_order(start):
-        if place > to_step:
-            break
-        happened += judge.judge(place)
-    return _moves(state, happened)
+
+    def __init__(
+        self,
+        store: Store,
+        control: Control,
+        *,
+        on_change: OnChange | None = None,
+        public_url: str | None = None,
+        rules: Sequence[Rule] | None = None,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self._store, self._control = store, control
+        self._on_change, self._public_url, self._clock = on_change, public_url, clock
+        self._rules = RuleSet(registered() if rules is None else rules)
+        self._started = clock()
+        self._runs: OrderedDict[str, _Memory] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def advance(self, run_id: str) -> list[IncidentChange]:
+        """Judges every step that all streams have reached, ended or fallen silent on; what happened to incidents by it.
+
+        Nothing happens for an unknown run. Rows that arrive for a judged step are seen by later steps only.
+        """
+        with self._lock:
+            try:
+                changes = self._advance(run_id)
+            except BaseException:
+                # The memory may be ahead of the control store now; the next call begins again from what is stored.
+                self._runs.pop(run_id, None)
+                raise
+        for change in changes:
+            if self._on_change is not None:
+                self._on_change(change)
+        return changes
+
+    def _advance(self, run_id: str) -> list[IncidentChange]:
+        memory = self._memory(run_id)
+        if memory is None:
+            return []
+        now = self._clock()
+        found = progress(self._store, run_id)
+        self._notice(memory, found.streams)
+        judged = memory.state.judged or START
+        ready = START
+        for place in sorted(place for place in found.rows if place > judged):
+            if any(self._waits(memory, stream, place, now) for stream in found.streams):
+                break
+            ready = place
+        if ready <= judged:
+            return []
+        self._read(memory, found.rows)
+        moves = advance(memory.state, memory.data, judged, ready, self._rules)
+        if memory.state.judged == memory.stored:
+            return []
+        return self._save(memory, moves, now)
+
+    def _memory(self, run_id: str) -> _Memory | None:
+        if run_id in self._runs:
+            self._runs.move_to_end(run_id)
+            return self._runs[run_id]
+        try:
+            data = open_run(self._store, run_id)
+        except KeyError:
+            return None
+        with self._control.session(write=False) as session:
+            stored = judged(session, run_id)
+        kept = stored.state if stored is not None and stored.state is not None else {}
+        state = RunState.from_json(run_id, kept.get("engine"))
+        state.cases = [case for case in state.cases if case.rule_code in self._rules.by_code]
+        if stored is not None and state.judged is None:
+            state.judged = (stored.attempt, stored.step)
+        memory = _Memory(data, state, state.judged, intervals=dict(kept.get("intervals", {})))
+        self._runs[run_id] = memory
+        while len(self._runs) > _MOST_RUNS:
+            self._runs.popitem(last=False)
+        return memory
+
+    def _notice(self, memory: _Memory, streams: Sequence[Stream]) -> None:
+        """Learns each stream's usual interval from the times of its commits."""
+        for stream in streams:
+            before = memory.updated.get(stream.name)
+            memory.updated[stream.name] = stream.updated
+            if before is not None and stream.updated > before:
+                passed = stream.updated - before
+                known = memory.intervals.get(stream.name)
+                memory.intervals[stream.name] = passed if known is None else 0.8 * known + 0.2 * passed
+
+    def _waits(self, memory: _Memory, stream: Stream, place: Position, now: float) -> bool:
+        # Silence is counted from our own start at the earliest: while nobody read, the trainer may well have written.
+        quiet = now - max(stream.updated, self._started)
+        if quiet > max(SILENT_SECONDS, SILENT_INTERVALS * memory.intervals.get(stream.name, 0.0)):
+            return False
+        return stream.expects(place) or (stream.newest == place and now - stream.updated < SETTLE_SECONDS)
+
+    def _read(self, memory: _Memory, rows: Mapping[Position, int]) -> None:
+        """Brings the data in memory up to what is stored, from the earliest place on that has new rows."""
+        changed = [place for place, count in rows.items() if memory.rows.get(place) != count]
+        first = min(changed, default=None)
+        memory.rows = rows
+        if first is None:
+            return
+        after = (first[0], first[1] - 1)
+        refresh(memory.data, after)
+        add_facts(memory.data, after)
+
+    def _save(self, memory: _Memory, moves: Sequence[Move], now: float) -> list[IncidentChange]:
+        state, run = memory.state, memory.data.run
+        assert state.judged is not None
+        with self._control.session() as session:
+            stored = judged(session, run.run_id)
+            if (None if stored is None else (stored.attempt, stored.step)) != memory.stored:
+                raise JudgedElsewhere(f"run {run.run_id} was judged by another process meanwhile; it is looked at again with the next rows")
+            changes = [change for move in moves for change in self._store_move(session, move, run, now)]
+            kept = {
+                "engine": _pruned(state).to_json(),
+                "not_judged": not_judged(state, memory.data, self._rules),
+                "intervals": memory.intervals,
+            }
+            set_judged(session, run.run_id, *state.judged, kept)
+        memory.stored = state.judged
+        memory.state = _pruned(state)
+        return changes
+
+    def _store_move(self, session: Session, move: Move, run: RunFacts, now: float) -> list[IncidentChange]:
+        incident = save(session, incident_of(move.case, run.run_id, now))
+        changes = [IncidentChange(kind, one) for kind, one in _told(move, incident)]
+        if incident.absorbed_by is None:
+            for change in changes:
+                enqueue(session, change, run, self._public_url)
+        return changes
 
 
-def _moves(state: RunState, happened: list[Happened]) -> list[Move]:
-    by_id: dict[str, set[str]] = {}
-    for item in happened:
-        by_id.setdefault(item.case.id, set()).add(item.what)
-    return [
-        Move(case, "opened" in what, "raised" in what, "recovered" in what and case.status == "recovered")
+class JudgedElsewhere(Exception):
+    """Another process judged the run between our reading and our writing."""
+
+
+def incident_of(case: Case, run_id: str, now: float) -> Incident:
+    """The case as the control store keeps it; times that are stored already are kept by the store."""
+    return Incident(
+        id=case.id,
+        run_id=run_id,
+        attempt=case.attempt,
+        symptom=case.symptom,
+        rule_code=case.rule_code,
+        rule_version=case.rule_version,
+        slice=case.slice,
+        metric=case.metric,
+        severity=case.severity,
+        status=case.status,
+        onset_step=case.onset_step,
+        detected_step=case.detected_step,
+        last_step=case.last_step,
+        steps_by_severity=case.steps_by_severity,
+        summary=case.summary,
+        body=case.body(),
+        opened_at=now,
+        updated_at=now,
+        closed_at=now if case.status == "recovered" else None,
+        absorbed_by=case.absorbed_by,
+    )
+
+
+def _told(move: Move, incident: Incident) -> list[tuple[Kind, Incident]]:
+    told: list[tuple[Kind, Incident]] = []
+    if move.opened:
+        told.append(("incident.opened", replace(incident, status="open", closed_at=None)))
+    elif move.raised:
+        told.append(("incident.updated", replace(incident, status="open", closed_at=None)))
+    if move.recovered:
+        told.append(("incident.resolved", incident))
+    return told
+
+
+def _pruned(state: RunState) -> RunState:
+    """The state without recovered cases that can no longer matter: not the newest of their kind, and long past."""
+    newest = {case.key: case.id for case in state.cases}
+    step = state.judged[1] if state.judged is not None else 0
+    open_joints = {case.id for case in state.open_cases()}
+    kept = [
+        case
         for case in state.cases
-        if (what := by_id.get(case.id)) is not None
+        if case.status == "open" or newest[case.key] == case.id or case.absorbed_by in open_joints or case.last_step >= step - _KEPT_STEPS
     ]
+    return replace(state, cases=kept)

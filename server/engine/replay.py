@@ -8,13 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from ingest.store.connection import Store
-from server.engine.advance import START, advance
 from server.engine.judge import Judge, RuleSet
-from server.engine.needs import missing
 from server.engine.state import Case, RunState
-from server.engine.switches import how_to_log
+from server.engine.steps import START, advance, not_judged, registered
 from server.queries.facts import add_facts
-from server.queries.view import Position, RunData, RunFacts, RunView, load_run
+from server.queries.view import Position, RunData, RunFacts, load_run
 from server.rules.base import Rule
 
 SCHEMA = 1
@@ -70,13 +68,6 @@ def replay(
     return diagnose(data, until, baseline, RuleSet(registered() if rules is None else rules, strict))
 
 
-def registered() -> Sequence[Rule]:
-    """Every rule of the program."""
-    from server.rules import RULES
-
-    return RULES
-
-
 def diagnose(data: RunData, until: int | None, baseline: str | None, rules: RuleSet) -> Diagnosis:
     """replay() of a run in memory."""
     order = [place for place in data.judge_order() if until is None or place[1] <= until]
@@ -90,24 +81,6 @@ def diagnose(data: RunData, until: int | None, baseline: str | None, rules: Rule
     cases = sorted((c for c in state.cases if c.absorbed_by is None), key=lambda c: (c.attempt, c.detected_step, c.first_step, c.rule_code))
     notes = [] if baseline is None else [f"the baseline run {baseline} was not used: no rule compares with another run yet"]
     return Diagnosis(data.run, min(steps, default=None), max(steps, default=None), cases, not_judged(state, data, rules), rules, notes)
-
-
-def not_judged(state: RunState, data: RunData, rules: RuleSet) -> list[dict[str, Any]]:
-    """Each rule that could not tell at the newest judged step: what it misses, and how this trainer logs it.
-
-    `missing` is empty for a rule that stopped with an error; `how` then says which.
-    """
-    if state.judged is None:
-        return []
-    attempt, step = state.judged
-    told = []
-    for rule in rules.single:
-        absent = missing(rule, RunView(data, attempt, step))
-        if absent:
-            told.append({"symptom": rule.name, "missing": absent, "how": how_to_log(absent, data.run.framework)})
-        elif rule.code in state.failures:
-            told.append({"symptom": rule.name, "missing": [], "how": state.failures[rule.code]})
-    return told
 
 
 def case_json(case: Case) -> dict[str, Any]:

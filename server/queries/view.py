@@ -169,9 +169,7 @@ class RunData:
 
     def on_branch(self, attempt: int, step: int, seen_from: int) -> bool:
         """Whether a row of an attempt is part of the run as a later attempt continues it."""
-        return attempt <= seen_from and all(
-            step < start for later, start in self.attempt_starts.items() if attempt < later <= seen_from
-        )
+        return attempt <= seen_from and all(step < start for later, start in self.attempt_starts.items() if attempt < later <= seen_from)
 
     def chain(self, metric: str, attempt: int) -> Series:
         """The series as seen from an attempt: earlier attempts up to where a later one took over."""
@@ -288,9 +286,18 @@ def load_run(store: Store, run_id: str) -> RunData:
     Raises:
         KeyError: no such run.
     """
-    data = RunData(store, _facts(store, run_id), (), {})
+    data = open_run(store, run_id)
     refresh(data)
     return data
+
+
+def open_run(store: Store, run_id: str) -> RunData:
+    """The run without any series yet; refresh() reads them.
+
+    Raises:
+        KeyError: no such run.
+    """
+    return RunData(store, _facts(store, run_id), (), {})
 
 
 def refresh(data: RunData, after: Position | None = None) -> None:
@@ -383,7 +390,7 @@ def _token_rows(view: RunView, first: int, last: int, arrays: Sequence[str], col
     selected = ", ".join([*(f"t.{k}" for k in keys), *(f"k.{a}" for a in arrays)])
     rows = view.data.store.rows(
         f"""SELECT {selected} FROM trajectory t JOIN token k ON k.run_id = t.run_id AND k.step = t.step AND k.n = t.n
-            WHERE t.run_id = $run AND t.step BETWEEN $first AND $last AND t.has_tokens AND {where.replace('attempt = (', 't.attempt = (')}
+            WHERE t.run_id = $run AND t.step BETWEEN $first AND $last AND t.has_tokens AND {where.replace("attempt = (", "t.attempt = (")}
             ORDER BY t.step, t.n""",
         parameters,
     )
