@@ -12,7 +12,7 @@ from pathlib import Path
 from ingest.errors import NoRunFound, ReaderError
 from ingest.readers import READERS, reader_named
 from ingest.readers.base import Head, Reader, read_head
-from ingest.readers.columns import Table
+from ingest.readers.columns import STEP_KEYS, Table
 from ingest.readers.csv import header_of
 from ingest.readers.jsonl import first_object
 from ingest.readers.native import CONFIG_NAMES
@@ -363,8 +363,8 @@ def _first_of(file: FoundFile) -> tuple[frozenset[str], Json]:
     else:
         record = first_object(head) or {}
     data = record.get("data")
-    step = next((record[key] for key in ("step", "global_step", "_step") if isinstance(record.get(key), (int, str))), None)
-    return frozenset(data if isinstance(data, dict) else record), step
+    step = next((record[key] for key in STEP_KEYS if isinstance(record.get(key), (int, str))), None)
+    return frozenset(data if isinstance(data, dict) else record) - set(STEP_KEYS), step
 
 
 def _named_after(file: FoundFile, log: FoundFile) -> bool:

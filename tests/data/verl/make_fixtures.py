@@ -7,6 +7,7 @@ them. The numbers are made up by a seeded generator, the key names are those of 
 
 from __future__ import annotations
 
+import importlib
 import importlib.abc
 import importlib.machinery
 import os
@@ -50,8 +51,11 @@ def _make(name: str) -> Any:
 
 
 class _Stub(types.ModuleType):
-    __path__: list[str] = []
     __version__ = "99.0.0"
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.__path__ = []
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -78,12 +82,11 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 def _trainers() -> tuple[Any, Any, Any]:
     sys.meta_path.append(_Finder())
-    from verl.trainer.ppo.ray_trainer import RayPPOTrainer
-    from verl.trainer.ppo.v1 import trainer_base
-    from verl.utils.tracking import FileLogger
-
-    v1 = next(c for c in vars(trainer_base).values() if isinstance(c, type) and "_write_generations" in vars(c))
-    return FileLogger, RayPPOTrainer, v1
+    v0 = importlib.import_module("verl.trainer.ppo.ray_trainer")
+    base = importlib.import_module("verl.trainer.ppo.v1.trainer_base")
+    tracking = importlib.import_module("verl.utils.tracking")
+    v1 = next(c for c in vars(base).values() if isinstance(c, type) and "_write_generations" in vars(c))
+    return tracking.FileLogger, v0.RayPPOTrainer, v1
 
 
 def _log(logger: Any, folder: Path, steps: range, more: dict[str, float], nan_at: int | None = None) -> None:
@@ -184,9 +187,9 @@ def main() -> None:
         "training/num_turns/mean": 2.0,
     }
     _log(logger, HERE / "v0-file-logger", range(1, 21), v0_more, nan_at=13)
-    _log(logger, HERE / "v1-file-logger", range(0, 21), v1_more)
+    _log(logger, HERE / "v1-file-logger", range(21), v1_more)
     _log(logger, HERE / "v0-run", range(1, 6), v0_more)
-    _log(logger, HERE / "v1-run", range(0, 6), v1_more)
+    _log(logger, HERE / "v1-run", range(6), v1_more)
     for step in (1, 2, 3):
         _dump(v0, HERE / "v0-run" / "rollouts", step, _samples(step, 4, 4, False), ["acc", "pred", "format"])
         _dump(v1, HERE / "v1-run" / "rollouts", step, _samples(step, 4, 4, True), ["uid"])

@@ -39,7 +39,7 @@ def _write(folder: Path, name: str) -> Path:
     return path
 
 
-SAMPLES = {
+SAMPLES: dict[str, str | Path] = {
     "native": "metrics.jsonl.gz",
     "verl-file-logger": DATA / "verl/v1-run/metrics.jsonl",
     "verl-rollouts": DATA / "verl/v1-run/rollouts/2.jsonl",
