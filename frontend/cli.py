@@ -27,18 +27,24 @@ class Parser(argparse.ArgumentParser):
         say(f"{self.prog}: {message.rstrip('.')}. `{self.prog} --help` lists what is possible.")
         sys.exit(CANNOT_RUN)
 
-    def parse_args(self, args=None, namespace=None):  # type: ignore[no-untyped-def]  # argparse's own overloads
-        """Parses all arguments; an option that nobody knows is an error that names the nearest one."""
-        found, unknown = self.parse_known_args(args, namespace)
-        if unknown:
-            self._refuse(unknown[0], getattr(found, "parser", self))
-        return found
-
-    def _refuse(self, word: str, parser: argparse.ArgumentParser) -> NoReturn:
+    def refuse(self, word: str) -> NoReturn:
+        """Refuses a word that nobody knows; an option gets the nearest one there is."""
         name = word.split("=", 1)[0]
         if not name.startswith("-"):
-            parser.error(f"{name!r} is one argument too many")
-        parser.error(f"there is no option {name}{_nearest(name, parser._option_string_actions)}")
+            self.error(f"{name!r} is one argument too many")
+        self.error(f"there is no option {name}{_nearest(name, self._option_string_actions)}")
+
+
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    """The parsed command line; leaves with exit code 2 if it cannot be understood."""
+    parser = build_parser()
+    first = arguments[0] if arguments else ""
+    if first and not first.startswith("-") and first not in NAMES:
+        parser.error(f"there is no command {first}{_nearest(first, NAMES)}")
+    found, unknown = parser.parse_known_args(arguments)
+    if unknown:
+        found.parser.refuse(unknown[0])
+    return found
 
 
 def build_parser() -> Parser:
@@ -64,9 +70,7 @@ _WITHOUT_HOME = frozenset({"demo", "readers", "metrics", "rules", "audit", "budg
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs one command; the exit code of contracts.md."""
     arguments = list(sys.argv[1:] if argv is None else argv)
-    parser = build_parser()
-    _refuse_unknown_command(parser, arguments)
-    args = parser.parse_args(arguments)
+    args = parse(arguments)
     try:
         code: int = args.run(args)
         sys.stdout.flush()
@@ -89,12 +93,6 @@ def main(argv: Sequence[str] | None = None) -> int:
         traceback.print_exc()
         say("rlvitals: this is a fault of RLVitals, not of your files. Please report the lines above.")
         return CANNOT_RUN
-
-
-def _refuse_unknown_command(parser: Parser, arguments: list[str]) -> None:
-    first = arguments[0] if arguments else ""
-    if first and not first.startswith("-") and first not in NAMES:
-        parser.error(f"there is no command {first}{_nearest(first, NAMES)}")
 
 
 def _nearest(word: str, known: Iterable[str]) -> str:

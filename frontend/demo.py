@@ -23,11 +23,14 @@ FIRST_LIVE_STEP = 36
 """The recorded fault begins at step 42: the last steps before it are seen to be sound."""
 
 STEPS_A_SECOND = 2.0
+_FIRST = "lr-spike"
 
 
 def recorded_runs() -> list[Path]:
-    """Folders of the runs that are read at once."""
-    found = sorted(path for path in DATA.iterdir() if path.is_dir() and path.name != LIVE_RUN)
+    """Folders of the runs that are read at the start, one with a plain fault first, so that there is something to see early."""
+    found = sorted(
+        (path for path in DATA.iterdir() if path.is_dir() and path.name != LIVE_RUN), key=lambda path: (path.name != _FIRST, path.name)
+    )
     if not found:
         raise RLVitalsError(f"{DATA} holds no recorded runs: the installation is incomplete. Install RLVitals again.")
     return found

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from frontend.terminal import Bar, out_now, plural, say
@@ -51,14 +50,15 @@ def _begin(service: Service, player: Any) -> Callable[[], None]:
 
     runs = recorded_runs()
     say(f"Reading {plural(len(runs), 'recorded run')} into a throw-away home.")
-    _wait(service, runs, PROJECT)
+    # One order a run: the pages open once the first is there, the others follow while somebody looks around.
+    jobs = [service.ingest([path], PROJECT) for path in runs]
+    _wait(service, jobs[0])
     player.start()
     return lambda: player.stop()
 
 
-def _wait(service: Service, runs: list[Path], project: str) -> None:
+def _wait(service: Service, job_id: str) -> None:
     bar = Bar()
-    job_id = service.ingest(runs, project)
     try:
         while (job := service.job(job_id)) is not None and job.state == "running":
             bar.show(job.bytes, job.total_bytes)

@@ -13,6 +13,7 @@ from ingest.errors import NoRunFound, RLVitalsError
 
 if TYPE_CHECKING:
     from frontend.owner import Owner
+    from ingest.store.write import Commit
     from server.settings import Settings
 
 _LISTED_FILES = 40
@@ -130,8 +131,8 @@ class _Progress:
         self._done[path] = done
         self._bar.show(sum(self._done.values()), self._total, f"{self._rows:,} rows  {path.name}")
 
-    def committed(self, _source: Any, rows: int, *_more: Any) -> None:
-        self._rows += rows
+    def committed(self, commit: Commit) -> None:
+        self._rows += commit.rows
 
     def close(self) -> None:
         self._bar.close()
