@@ -3,25 +3,39 @@
 from __future__ import annotations
 
 import hashlib
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
-import duckdb
-
-from ingest.discover import FoundFile, FoundRun, run_id_of
-from ingest.errors import ReaderError, StoreError
+from ingest.discover import FoundFile, FoundRun, provides_metrics, run_id_of
+from ingest.errors import ReaderError
 from ingest.readers.base import open_binary
-from ingest.schema.records import Cursor, Json, Reject, SourceState
+from ingest.schema.records import Cursor, Reject, SourceState
 from ingest.store.connection import Store
-from ingest.store.write import RunRow, SourceRow, SourceWriter, find_source
+from ingest.store.sources import RunRow, SourceRow, announce, find_source, known_run, remember_look, root_of
+from ingest.store.write import CommitHook, SourceWriter, no_commit_hook
 
 _PRINT_BYTES = 4096
+_COMPRESSED = (".gz", ".zst")
+_RACY_NS = 2_000_000_000
+"""A file touched this short a time before it was looked at may change again without a new time stamp."""
+
+__all__ = ["CommitHook", "FileResult", "Look", "Progress", "identify", "load_file", "load_run", "look_at", "no_commit_hook"]
+
+
+class Look(NamedTuple):
+    """What a file looks like from outside."""
+
+    size: int
+    mtime_ns: int
 
 
 @dataclass
 class FileResult:
-    """What became of one file in one read."""
+    """What became of one file in one read; rows and rejected count this read alone."""
 
     path: Path
     reader: str | None
@@ -35,74 +49,141 @@ class FileResult:
 
 @dataclass
 class Progress:
-    """Called with the bytes read so far of a file; the default shows nothing."""
+    """planned is called once with the number of files and their bytes, report with the bytes of a file read so far.
+
+    Bytes of a compressed file are those after decompression, so they may pass its size. The defaults show nothing.
+    """
 
     report: Callable[[Path, int], None] = field(default=lambda _path, _bytes: None)
+    planned: Callable[[int, int], None] = field(default=lambda _files, _bytes: None)
 
 
-def load_run(store: Store, found: FoundRun, *, follow: bool = False, progress: Progress | None = None) -> Iterator[FileResult]:
-    """Reads every file of a run from where it was left; one result a file."""
-    run = identify(store, found)
+def load_run(
+    store: Store, found: FoundRun, *, follow: bool = False, progress: Progress | None = None, on_commit: CommitHook = no_commit_hook
+) -> Iterator[FileResult]:
+    """Reads every file of a run from where it was left; one result a file.
+
+    Raises:
+        StoreError: the store cannot be written; what was committed before stays.
+    """
+    run: RunRow | None = None
     for file in found.files:
-        yield load_file(store, run, file, follow=follow, progress=progress)
+        try:
+            run = run or identify(store, found)
+        except (ReaderError, OSError) as error:
+            yield FileResult(file.path, file.reader.name, "rejected", reason=str(error))
+            continue
+        yield load_file(store, run, file, follow=follow, progress=progress, on_commit=on_commit)
 
 
 def identify(store: Store, found: FoundRun) -> RunRow:
-    """The run's stored identity, or a new one that does not collide with another folder's."""
-    for file in found.files:
-        known = find_source(store, file.path)
-        if known is not None:
-            rows = store.rows("SELECT run_id, project, name, framework, root, framework_version FROM run WHERE run_id = ?", [known.run_id])
-            run_id, project, name, framework, root, version = rows[0]
-            return RunRow(run_id, project, name, framework, Path(root), version)
+    """The run's stored identity, or a new one that does not collide with another folder's; its files are announced.
+
+    The first metrics record joins the id only where another folder has the same project, name and framework; copies of
+    one folder, whose first records are the same too, are told apart by their place.
+    """
+    run = known_run(store, [file.path for file in found.files]) or _new_identity(store, found)
+    announce(store, run, [SourceRow(-1, run.run_id, file.path, file.reader.name, file.reader.growth) for file in found.files])
+    return run
+
+
+def _new_identity(store: Store, found: FoundRun) -> RunRow:
     run_id = found.run_id
-    taken = store.rows("SELECT root FROM run WHERE run_id = ?", [run_id])
-    if taken and taken[0][0] != str(found.root):
-        with open_binary(found.files[0].path) as stream:
-            run_id = run_id_of(found.project, found.name, found.framework, stream.read(_PRINT_BYTES).split(b"\n", 1)[0])
+    if root_of(store, run_id) not in (None, str(found.root)):
+        record = _first_record(found)
+        run_id = run_id_of(found.project, found.name, found.framework, record)
+        if root_of(store, run_id) not in (None, str(found.root)):
+            run_id = run_id_of(found.project, found.name, found.framework, record + b"\0" + str(found.root).encode())
     return RunRow(run_id, found.project, found.name, found.framework, found.root)
 
 
-def load_file(store: Store, run: RunRow, file: FoundFile, *, follow: bool = False, progress: Progress | None = None) -> FileResult:
-    """Reads one file from its cursor on; commits rows and cursor together."""
+def _first_record(found: FoundRun) -> bytes:
+    file = next((file for file in found.files if provides_metrics(file)), found.files[0])
+    with open_binary(file.path) as stream:
+        return stream.read(_PRINT_BYTES).split(b"\n", 1)[0]
+
+
+def look_at(path: Path) -> Look:
+    """Size and time of a file.
+
+    Raises:
+        OSError: it is gone or cannot be looked at.
+    """
+    found = path.stat()
+    return Look(found.st_size, found.st_mtime_ns)
+
+
+def load_file(
+    store: Store,
+    run: RunRow,
+    file: FoundFile,
+    *,
+    follow: bool = False,
+    progress: Progress | None = None,
+    on_commit: CommitHook = no_commit_hook,
+) -> FileResult:
+    """Reads one file from its cursor on; commits rows and cursor together.
+
+    Raises:
+        StoreError: the store cannot be written.
+    """
     try:
-        size = file.path.stat().st_size
-        source = find_source(store, file.path) or SourceRow(-1, run.run_id, file.path, file.reader.name, file.reader.growth, 0)
+        look = look_at(file.path)
+        settled = look.mtime_ns if time.time_ns() - look.mtime_ns > _RACY_NS else None
+        source = find_source(store, file.path) or SourceRow(-1, run.run_id, file.path, file.reader.name, file.reader.growth)
         source.precedence = file.reader.precedence
-        fresh = fingerprint(file, source.cursor)
-        if source.source_id >= 0 and _unchanged(file, source, size, fresh):
-            return FileResult(file.path, file.reader.name, "unchanged", size, 0, 0, source.note, run.run_id)
-        source = _rewound(file, source, size)
-        return _read(store, run, file, source, size, "followed" if follow else "read", progress or Progress())
+        if source.source_id >= 0 and _quiet(store, file, source, look, settled):
+            return FileResult(file.path, file.reader.name, "unchanged", look.size, 0, 0, source.note, run.run_id)
+        source = replace(_rewound(file, source, look.size), mtime_ns=settled)
+        return _read(store, run, file, source, look.size, "followed" if follow else "read", progress or Progress(), on_commit)
     except ReaderError as error:
         return FileResult(file.path, file.reader.name, "rejected", reason=str(error), run_id=run.run_id)
     except OSError as error:
         return FileResult(file.path, file.reader.name, "rejected", reason=f"{file.path}: {error.strerror}.", run_id=run.run_id)
 
 
+def _quiet(store: Store, file: FoundFile, source: SourceRow, look: Look, settled: int | None) -> bool:
+    """True if the file is as it was when last read to its end. Size and time decide where they can; bytes otherwise."""
+    if source.bytes != look.size or source.fingerprint is None:
+        return False
+    if source.mtime_ns == look.mtime_ns:
+        return True
+    if source.fingerprint != fingerprint(file, source.cursor):
+        return False
+    if settled is not None:
+        remember_look(store, source.source_id, settled)
+    return True
+
+
 def _read(
-    store: Store, run: RunRow, file: FoundFile, source: SourceRow, size: int, state: SourceState, progress: Progress
+    store: Store,
+    run: RunRow,
+    file: FoundFile,
+    source: SourceRow,
+    size: int,
+    state: SourceState,
+    progress: Progress,
+    on_commit: CommitHook,
 ) -> FileResult:
-    before = (source.rows, source.rejected)
-    writer = SourceWriter(store, run, source)
+    whole = fingerprint(file, source.cursor) if file.reader.growth == "whole" else None
+    print_of = _no_print if whole else partial(fingerprint, file)
+    writer = SourceWriter(store, run, source, print_of=print_of, on_commit=on_commit)
     failure: str | None = None
     try:
-        try:
-            for item in file.reader.read(file.path, source.cursor):
-                writer.add(item)
-                if item.cursor is not None:
-                    progress.report(file.path, item.cursor.offset)
-        except ReaderError as error:
-            failure = str(error)
-            writer.add(Reject(None, None, failure, ""))
-        writer.commit(size=size, state="rejected" if failure and not writer.source.rows else state)
-        writer.commit(fingerprint=fingerprint(file, writer.source.cursor), size=size)
-    except duckdb.Error as error:
-        raise StoreError(f"{store.path or 'The store'} could not be written while reading {file.path}: {error}") from error
+        for item in file.reader.read(file.path, source.cursor):
+            writer.add(item)
+            if item.cursor is not None:
+                progress.report(file.path, item.cursor.offset)
+    except ReaderError as error:
+        failure = str(error)
+        writer.add(Reject(None, None, failure, ""))
+    writer.finish(whole, size, state, failure)
     after = writer.source
-    return FileResult(
-        file.path, file.reader.name, after.state, size, after.rows - before[0], after.rejected - before[1], failure or after.note, run.run_id
-    )
+    return FileResult(file.path, file.reader.name, after.state, size, writer.rows, writer.rejected, failure or after.note, run.run_id)
+
+
+def _no_print(_cursor: Cursor) -> None:
+    return None
 
 
 def fingerprint(file: FoundFile, cursor: Cursor) -> str:
@@ -116,24 +197,31 @@ def fingerprint(file: FoundFile, cursor: Cursor) -> str:
     with open_binary(file.path) as stream:
         head = stream.read(min(_PRINT_BYTES, cursor.offset))
         tail = b""
-        if file.path.suffix not in (".gz", ".zst") and cursor.offset > _PRINT_BYTES:
+        if file.path.suffix not in _COMPRESSED and cursor.offset > _PRINT_BYTES:
             stream.seek(cursor.offset - _PRINT_BYTES)
             tail = stream.read(_PRINT_BYTES)
     return f"append:{hashlib.blake2b(head).hexdigest()[:16]}:{hashlib.blake2b(tail).hexdigest()[:16]}"
 
 
-def _unchanged(file: FoundFile, source: SourceRow, size: int, fresh: str) -> bool:
-    return source.fingerprint == fresh and source.bytes == size
-
-
 def _rewound(file: FoundFile, source: SourceRow, size: int) -> SourceRow:
-    """The source as it must be read now: from its cursor if the file only grew, from the start if it was rewritten."""
-    if source.source_id < 0:
+    """The source as it must be read now: from its cursor if the file only grew, from the start if it was rewritten.
+
+    A whole file, and an appended one cut back to an earlier state of itself, is compared row by row with what it said
+    before: the same rows are not taken twice, and from the first step that differs on they are a new attempt. An
+    appended file that begins otherwise than before is a new attempt altogether.
+    """
+    if source.source_id < 0 or (source.fingerprint is None and source.cursor.offset == 0):
         return source
     if file.reader.growth == "whole":
-        return replace(source, cursor=Cursor(0, 0, {**source.cursor.state, "rewritten": True}))
-    if source.fingerprint == fingerprint(file, source.cursor) and (size >= source.bytes or file.path.suffix in (".gz", ".zst")):
+        return _from_start(source, "compare", None)
+    now = fingerprint(file, source.cursor)
+    if source.fingerprint == now and (size >= source.bytes or file.path.suffix in _COMPRESSED):
         return source
-    return replace(source, cursor=Cursor(0, 0, {**source.cursor.state, "rewritten": True}), note="the file was overwritten: a new attempt")
+    same_start = source.fingerprint is not None and source.fingerprint.split(":")[1] == now.split(":")[1]
+    if same_start:
+        return _from_start(source, "compare", "the file was cut back and written on")
+    return _from_start(source, "restart", "the file was overwritten: a new attempt")
 
 
+def _from_start(source: SourceRow, how: str, note: str | None) -> SourceRow:
+    return replace(source, cursor=Cursor(0, 0, {**source.cursor.state, "rewritten": how}), note=note)

@@ -146,7 +146,8 @@ TABLES: dict[str, str] = {
     rejected BIGINT NOT NULL,
     newest_step BIGINT,           -- null: no row with a step yet
     updated DOUBLE NOT NULL,      -- Unix seconds of the last commit
-    note VARCHAR)                 -- what a person should know, for example rows not counted twice""",
+    note VARCHAR,                 -- what a person should know, for example rows not counted twice
+    mtime_ns BIGINT)              -- time stamp of the file when last read to its end; null: too fresh to trust""",
     "reject": """CREATE TABLE reject (
     source_id INTEGER NOT NULL,
     line BIGINT,                  -- from 1; null where the format has no lines
@@ -155,5 +156,5 @@ TABLES: dict[str, str] = {
     sample VARCHAR NOT NULL)      -- first 200 characters""",
 }
 
-MIGRATIONS: dict[int, tuple[str, ...]] = {}
+MIGRATIONS: dict[int, tuple[str, ...]] = {0: ("ALTER TABLE source ADD COLUMN mtime_ns BIGINT",)}
 """Statements that lead from the key's version to the next one."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -80,7 +81,8 @@ class Store:
         version = int(row[0]) if row else 0
         if version > SCHEMA_VERSION:
             raise StoreNewer(
-                f"{self.path} was written by a newer RLVitals (schema {version}, this one knows {SCHEMA_VERSION}). Install the newer version."
+                f"{self.path} was written by a newer RLVitals (schema {version}, this one knows {SCHEMA_VERSION}). "
+                "Install the newer version."
             )
         while version < SCHEMA_VERSION:
             with self.transaction() as connection:
@@ -101,11 +103,9 @@ class Store:
                 self.on_point("before-commit")
                 connection.execute("COMMIT")
             except BaseException:
-                try:
+                # A failed COMMIT (full disk) has already ended the transaction.
+                with contextlib.suppress(duckdb.Error):
                     connection.execute("ROLLBACK")
-                except duckdb.Error:
-                    # A failed COMMIT (full disk) has already ended the transaction.
-                    pass
                 raise
             self.on_point("after-commit")
 
@@ -140,7 +140,18 @@ def _plain(array: Any) -> NDArray[Any]:
     if not isinstance(array, np.ma.MaskedArray):
         return np.asarray(array)
     if array.dtype.kind in "iufb":
-        return array.astype(np.float64).filled(np.nan) if array.mask.any() else np.asarray(array.data)
+        return np.asarray(np.ma.filled(array.astype(np.float64), np.nan)) if array.mask.any() else np.asarray(array.data)
     objects = np.asarray(array.data, dtype=object)
     objects[np.ma.getmaskarray(array)] = None
     return objects
+
+
+def write_failure(store: Path | None, reading: Path, error: duckdb.Error) -> StoreError:
+    """The sentence for a write that failed; nothing of its transaction is in the store."""
+    text = str(error)
+    place = store or "The store"
+    if any(sign in text for sign in ("No space left", "File too large", "Disk quota", "disk is full")):
+        return StoreError(
+            f"{place} cannot be written: the disk is full. {reading} was read up to its last commit; free some space and read it again."
+        )
+    return StoreError(f"{place} could not be written while reading {reading}: {text.splitlines()[0]}")
