@@ -47,11 +47,10 @@ class _NoEngine:
 def _engine(store: Store, control: Control, settings: Settings) -> EngineLike:
     import importlib
 
-    try:
-        module = importlib.import_module("server.engine.advance")
-    except ModuleNotFoundError:
+    made = getattr(importlib.import_module("server.engine.advance"), "Engine", None)
+    if made is None:
         return _NoEngine()
-    engine: EngineLike = module.Engine(store, control, public_url=settings.public_url)
+    engine: EngineLike = made(store, control, public_url=settings.public_url)
     return engine
 
 
