@@ -21,7 +21,12 @@ _HEAT_STEPS = 8
 
 
 def heat_map(
-    grid: SliceGrid, *, show: Callable[[float], str], link: Callable[[Bucket, tuple[int, int]], str], onset: int | None, before: Sequence[str]
+    grid: SliceGrid,
+    *,
+    show: Callable[[float], str],
+    link: Callable[[Bucket, tuple[int, int]], str],
+    onset: int | None,
+    before: Sequence[str],
 ) -> Component:
     """The cells with their row and step labels.
 
@@ -37,7 +42,8 @@ def heat_map(
     parts: list[Any] = [html.Div(rows, className="heat-rows"), _axis(grid, onset)]
     if onset is not None and grid.bins and grid.bins[0][0] <= onset <= grid.bins[-1][1]:
         parts.append(_onset(grid, onset))
-    return html.Div(parts, className="heat-map", role="group", **{"aria-label": f"{grid.measure.title} by {grid.dimension.title.lower()} and step"})
+    label = f"{grid.measure.title} by {grid.dimension.title.lower()} and step"
+    return html.Div(parts, className="heat-map", role="group", **{"aria-label": label})
 
 
 def span_of(grid: SliceGrid) -> tuple[float, float]:

@@ -305,7 +305,9 @@ def reward_by_length(store: Store, run_id: str, chosen: RolloutFilter, most: int
         values,
     )
     total = int(columns["total"][0]) if len(columns["total"]) else 0
-    return Scatter(columns["length"], columns["reward"], columns["step"], columns["n"], columns["truncated"].astype(bool), total)
+    return Scatter(
+        columns["length"], columns["reward"], columns["step"].astype(np.int64), columns["n"].astype(np.int64), columns["truncated"].astype(bool), total
+    )
 
 
 def rollouts_by_step(store: Store, run_id: str, chosen: RolloutFilter) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
