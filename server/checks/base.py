@@ -61,3 +61,14 @@ class Finding:
 
 
 Check: TypeAlias = Callable[[RunView, Finding], CheckResult]
+
+
+def answer(id: str, supports: bool, refutes: bool, observed: Observed, note: str) -> CheckResult:
+    """A computed answer: supported, refuted, or inconclusive where neither (or both) holds."""
+    verdict: Verdict = "inconclusive" if supports == refutes else "supported" if supports else "refuted"
+    return CheckResult(id, verdict, observed, note=note)
+
+
+def cannot(id: str, *missing: str, note: str = "") -> CheckResult:
+    """Not checkable, for want of these metrics, fields or configuration keys."""
+    return CheckResult(id, "not_checkable", missing=missing, note=note)

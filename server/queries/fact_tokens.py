@@ -70,11 +70,13 @@ def _floats(rows: Columns, name: str) -> Floats:
 
 def _mismatch(rows: Columns, x: dict[str, Floats], index: StepIndex) -> dict[str, Floats]:
     compared, mean = x["compared"], x["d_mean"]
-    some = compared > 0
+    # A loss that uses the engine's log-probs as old ones writes the same numbers twice: they say nothing about a mismatch.
+    copied = index.most(x["d_sum"], compared > 0) == 0
+    some = (compared > 0) & ~copied[index.of]
     lag, span = x["lag"], np.nan_to_num(x["span"])
     fresh = some & (lag == 0) & (span == 0)
     own = np.array([origin in (None, "policy") for origin in rows["origin"]], dtype=bool)
-    long = some & (compared >= _LEAST_TOKENS) & np.isfinite(x["same"])
+    long = some & own & ~(lag > 0) & (compared >= _LEAST_TOKENS) & np.isfinite(x["same"])
     moved = np.fmax(x["forth"], x["back"])
     steps = index.rows()
     with np.errstate(invalid="ignore", divide="ignore"):

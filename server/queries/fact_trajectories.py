@@ -17,9 +17,7 @@ def weighs_by_tokens(data: RunData) -> bool | None:
     if not isinstance(value, str):
         return None
     name = value.lower().replace("_", "-")
-    if name in ("seq-mean", "sequence-mean", "seq-mean-token-mean", "grpo", "sequence"):
-        return False
-    return True
+    return name not in ("seq-mean", "sequence-mean", "seq-mean-token-mean", "grpo", "sequence")
 
 
 def loss_weight(data: RunData) -> str:
@@ -41,8 +39,9 @@ prompts AS (
     SELECT attempt, step, stddev_samp(mean) / sqrt(count(*)) AS noise
     FROM (SELECT attempt, step, prompt_hash, avg(reward) AS mean FROM t WHERE prompt_hash IS NOT NULL GROUP BY ALL) GROUP BY ALL),
 twins AS (
-    SELECT attempt, step, sum(size) AS twin_n, sum(CASE WHEN high > low + 1e-9 THEN size ELSE 0 END) / sum(size) AS conflict
-    FROM (SELECT attempt, step, count(*) AS size, min(reward) AS low, max(reward) AS high FROM t
+    SELECT attempt, step, sum(size) AS twin_n, sum(CASE WHEN high - low > 0.05 * spread THEN size ELSE 0 END) / sum(size) AS conflict
+    FROM (SELECT attempt, step, count(*) AS size, min(reward) AS low, max(reward) AS high, any_value(edges.high - edges.low) AS spread
+          FROM t JOIN edges USING (attempt, step)
           WHERE prompt_hash IS NOT NULL AND response_hash IS NOT NULL AND reward IS NOT NULL AND characters > 0
                 AND coalesce(verifier_status, 'ok') = 'ok'
           GROUP BY attempt, step, prompt_hash, response_hash HAVING count(*) > 1) GROUP BY ALL),

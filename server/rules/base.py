@@ -8,6 +8,7 @@ from typing import Literal, Protocol
 
 from server.checks.base import SEVERITIES, Check, CheckResult, Evidence, Finding, Observed, Severity, Verdict
 from server.queries.view import RunView
+from server.symptoms import HYPOTHESES
 
 __all__ = [
     "SEVERITIES",
@@ -23,6 +24,7 @@ __all__ = [
     "Severity",
     "Status",
     "Verdict",
+    "hypothesis",
 ]
 
 ComputableFrom = Literal["metrics", "trajectories", "tokens", "config", "second_run", "action"]
@@ -79,3 +81,12 @@ class Rule(Protocol):
 
     def evaluate(self, view: RunView) -> Sequence[Finding]:
         """The findings at view.step; empty: quiet. Uses nothing after view.step."""
+
+
+def hypothesis(id: str, computable_from: ComputableFrom, *checks: Check, action: str = "", prior: float = 1.0) -> Hypothesis:
+    """A hypothesis with the title of the closed table.
+
+    Raises:
+        KeyError: the table has no such code.
+    """
+    return Hypothesis(id, HYPOTHESES[id], computable_from, checks, action, prior)
