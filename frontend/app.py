@@ -14,6 +14,7 @@ from typing import Any
 import dash_mantine_components as dmc
 from dash import ClientsideFunction, Dash, Input, Output, ctx, dcc, html
 from dash.backends._fastapi import reset_current_request, set_current_request
+from dash.exceptions import PreventUpdate
 from fastapi import FastAPI, HTTPException
 from fastapi.responses import HTMLResponse, RedirectResponse
 from starlette.requests import Request
@@ -25,6 +26,7 @@ from frontend.components import frame, states
 from frontend.static import Compressed
 from ingest.errors import RLVitalsError
 from server.access import Access
+from server.queries.runs import newest_attempt, run_summary
 
 ASSETS = Path(__file__).parent / "assets"
 _NO_PAGES = ("api/", "_dash", "assets/", "live/")
@@ -60,6 +62,7 @@ def mount(api: FastAPI, service: Any) -> Dash:
     app.layout = _layout()
     _register_router(app, service, PAGES)
     _register_bar(app, service, bar)
+    _register_run_header(app, service)
     live.register(app, service)
     for page in PAGES:
         page.register(app, service)
@@ -148,11 +151,28 @@ def _register_bar(app: Dash, service: Any, bar: list[tuple[str, str]]) -> None:
     @app.callback(Output("top-bar", "children"), Input("url", "pathname"), Input(live.STORE_ID, "data"))  # type: ignore[untyped-decorator]
     async def draw(path: str, message: dict[str, Any] | None) -> Any:
         if ctx.triggered_id == live.STORE_ID and not (message or {}).get("incidents"):
-            from dash.exceptions import PreventUpdate
-
             raise PreventUpdate
         current = "/runs" if path.startswith("/r/") else "/" + path.split("/")[1]
         return frame.top_bar(bar, current, await asyncio.to_thread(open_incidents, service), bool(service.settings.demo))
+
+
+def _register_run_header(app: Dash, service: Any) -> None:
+    @app.callback(  # type: ignore[untyped-decorator]
+        Output("run-state", "children"), Output("run-facts", "children"), Input("run-id", "data"), Input(live.STORE_ID, "data")
+    )
+    async def draw(run_id: str, message: dict[str, Any] | None) -> Any:
+        # A beat without rows still matters: a run may have fallen silent.
+        if ctx.triggered_id == live.STORE_ID and (message or {}).get("rows") and run_id not in (message or {})["rows"]:
+            raise PreventUpdate
+        return await asyncio.to_thread(run_header, service, run_id)
+
+
+def run_header(service: Any, run_id: str) -> tuple[Any, Any]:
+    """State chip and line of facts of a run."""
+    run = run_summary(service.store, run_id)
+    if run is None:
+        raise PreventUpdate
+    return frame.state_chip(run), frame.run_facts(run, newest_attempt(service.store, run_id))
 
 
 def open_incidents(service: Any) -> int:

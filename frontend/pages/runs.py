@@ -200,7 +200,7 @@ def table(rows: Sequence[Row], view: RunsView, now: float | None = None) -> list
         [mark("critical", "critical"), mark("warn", "warn"), mark("watch", "watch"), html.Span(className="rlv-swatch-window"), "since onset",
          html.Span("Sparklines cover the whole run, each with its own y-range"), *turn], className="rlv-legend-line",
     )  # fmt: skip
-    return [html.Div(html.Table([head, body], className="rlv-table rlv-runs"), className="rlv-card is-flush"), legend]
+    return [html.Div(html.Table([head, body], className="rlv-table rlv-runs"), className="rlv-box is-flush"), legend]
 
 
 def _head(key: str, text: str, kind: str, view: RunsView) -> Component:

@@ -76,7 +76,7 @@ def _table(found: list[Source], reasons: list[RejectReason], now: float) -> Comp
     for reason in reasons:
         by_source.setdefault(reason.source_id, []).append(reason)
     rows = [row for source in found for row in _rows(source, by_source.get(source.source_id, []), now)]
-    return html.Div(html.Table([head, html.Tbody(rows)], className="rlv-table is-wide"), className="rlv-card is-flush")
+    return html.Div(html.Table([head, html.Tbody(rows)], className="rlv-table is-wide"), className="rlv-box is-flush")
 
 
 def _rows(source: Source, reasons: list[RejectReason], now: float) -> list[Component]:
@@ -137,5 +137,5 @@ def _rejected(store: Any, source: Source) -> Component:
         for r in found
     ]
     shown = f"{len(found):,} of {source.rejected:,} rejected rows of "
-    title = html.Div([html.H2([shown, mono(source.path)]), dcc.Link("Close", href=PATH)], className="rlv-card-head")
-    return html.Div([title, html.Table([head, html.Tbody(rows)], className="rlv-table")], className="rlv-card")
+    title = html.Div([html.H2([shown, mono(source.path)]), dcc.Link("Close", href=PATH)], className="rlv-box-head")
+    return html.Div([title, html.Table([head, html.Tbody(rows)], className="rlv-table")], className="rlv-box")

@@ -120,6 +120,16 @@ def run_counts(store: Store, run_id: str) -> RunCounts:
     return RunCounts(points, series, trajectories, with_tokens, events, max(attempts, later), int(rejected))
 
 
+def newest_attempt(store: Store, run_id: str) -> int:
+    """Number of the newest attempt of a run, 1 where nothing says more."""
+    rows = store.rows(
+        """SELECT greatest((SELECT max(attempt) FROM point WHERE series_id = (SELECT min(series_id) FROM series WHERE run_id = $run)),
+                           (SELECT max(attempt) FROM event WHERE run_id = $run))""",
+        {"run": run_id},
+    )
+    return int(rows[0][0] or 1)
+
+
 def state_of(
     newest_step: int | None, planned_steps: int | None, freshness: Freshness, quiet_seconds: float, usual_step_seconds: float | None
 ) -> RunState:
