@@ -52,6 +52,7 @@ class Jobs:
         self._lock = threading.Lock()
         self._jobs: OrderedDict[str, Job] = OrderedDict()
         self._waiting: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+        self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._work, name="ingest-jobs", daemon=True)
 
     def start(self) -> None:
@@ -59,7 +60,8 @@ class Jobs:
         self._thread.start()
 
     def stop(self) -> None:
-        """Stops after the job in hand; a killed read is taken up from its cursor the next time."""
+        """Stops at the next row of the job in hand; a read that was cut off is taken up from its cursor the next time."""
+        self._stopping.set()
         self._waiting.put(None)
         self._thread.join(timeout=10)
 
@@ -86,11 +88,11 @@ class Jobs:
     def _work(self) -> None:
         while (job_id := self._waiting.get()) is not None:
             job = self.job(job_id)
-            if job is not None:
+            if job is not None and not self._stopping.is_set():
                 self._run(job)
 
     def _run(self, job: Job) -> None:
-        seen = _Seen(lambda **changes: self._change(job.id, **changes))
+        seen = _Seen(lambda **changes: self._change(job.id, **changes), self._stopping)
         try:
             progress = Progress(report=seen.report, planned=seen.planned)
             report = ingest_once(self._store, job.paths, job.project, job.run, job.reader, progress, self._on_commit)
@@ -109,11 +111,14 @@ class _Seen:
     """Sums the progress of single files."""
 
     change: Callable[..., None]
+    stopping: threading.Event
     by_file: dict[Path, int] = field(default_factory=dict)
 
     def planned(self, files: int, total: int) -> None:
         self.change(files=files, total_bytes=total)
 
     def report(self, path: Path, count: int) -> None:
+        if self.stopping.is_set():
+            raise RLVitalsError("The server was stopped while it read. Hand the paths over again: nothing is read twice.")
         self.by_file[path] = count
         self.change(bytes=sum(self.by_file.values()))
