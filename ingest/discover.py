@@ -132,9 +132,8 @@ def _discover_one(path: Path, forced: Reader | None, seen: set[Path]) -> tuple[l
             ignored.append(result)
         else:
             files.append(result)
-    files, older = _newest_states(files)
-    runs, loose = group(path, files)
-    return runs, [*ignored, *older, *loose]
+    runs, loose = arrange(path, files)
+    return runs, [*ignored, *loose]
 
 
 def walk(folder: Path) -> Iterator[Path]:
@@ -249,18 +248,25 @@ def place_of(path: Path) -> Path:
     return folder.parent if _CHECKPOINT.match(folder.name) or folder.name == "completions" else folder
 
 
-def group(root: Path, files: list[FoundFile]) -> tuple[list[FoundRun], list[IgnoredFile]]:
+def group(root: Path, files: list[FoundFile]) -> list[FoundRun]:
+    """The runs of taken files; see `arrange`."""
+    return arrange(root, files)[0]
+
+
+def arrange(root: Path, files: list[FoundFile]) -> tuple[list[FoundRun], list[IgnoredFile]]:
     """One run a folder that holds a metrics file; other files join the nearest such folder above them.
 
-    Dumps of verl beside the only log of verl below the root join it. Files that can belong to no run are handed back.
+    Dumps of verl beside the only log of verl below the root join it. Files that belong to no run, and older states of
+    one, are handed back with the reason.
     """
+    files, older = _newest_states(files)
     homes = {place_of(file.path) for file in files if provides_metrics(file)}
     members: dict[Path, list[FoundFile]] = {}
     for file in files:
         members.setdefault(_home_of(place_of(file.path), homes, root), []).append(file)
     _join_dumps(members, homes)
     runs: list[FoundRun] = []
-    loose: list[IgnoredFile] = []
+    loose = older
     for folder, found in sorted(members.items()):
         if all(_is_config(file) for file in found):
             loose += [IgnoredFile(file.path, "a configuration without metrics or rollouts beside it") for file in found]
@@ -314,7 +320,7 @@ def _runs_of(place: Path, files: list[FoundFile]) -> list[FoundRun]:
     named = _charts_by_run(charts)
     if len(named) > 1:
         rest = [file for file in files if file not in charts]
-        runs = [FoundRun(place, _folder(place), run, "plain", parts) for run, parts in sorted(named.items())]
+        runs = [FoundRun(Path(f"{place}#{run}"), _folder(place), run, "plain", parts) for run, parts in sorted(named.items())]
         return [*runs, *(_runs_of(place, rest) if any(not _is_config(file) for file in rest) else [])]
     alike = _different_runs(files)
     if not alike:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 
 from ingest.readers.dialects import dialect
@@ -40,10 +41,12 @@ class Table:
         self.path = path
         self._key = _text(state.get("step_key"))
         self._dialect = _text(state.get("dialect"))
-        last, counted, placed = state.get("last_step"), state.get("counted"), state.get("placed")
+        last, counted, placed, jumping = (state.get(key) for key in ("last_step", "counted", "placed", "jumping"))
         self._last = last if isinstance(last, int) else None
         self._counted = counted if isinstance(counted, int) else 0
         self._placed = placed if isinstance(placed, int) else 0
+        # Decided by the first rows that hold trajectories; None: not yet.
+        self._jumping = jumping if isinstance(jumping, bool) else None
 
     @staticmethod
     def recognises(record: Mapping[str, Json]) -> bool:
@@ -69,6 +72,7 @@ class Table:
             "last_step": self._last,
             "counted": self._counted,
             "placed": self._placed,
+            "jumping": self._jumping,
         }
 
     def take(self, rows: Sequence[tuple[int, int | None, Mapping[str, Json]]], cursor: Cursor) -> Iterator[Item]:
@@ -87,11 +91,15 @@ class Table:
                 continue
             if texts:
                 trajectories += [TrajectoryRow(step, fields, _attempt(record), line, offset) for fields in _trajectories(record, texts)]
-            else:
-                values = _numbers(record)
-                if values:
-                    wall = next((w for w in (as_number(record.get(k)) for k in _WALL) if w is not None), None)
-                    metrics.append(MetricRow(step, values, wall, _attempt(record)))
+                continue
+            values = _numbers(record)
+            if values:
+                wall = next((w for w in (as_number(record.get(k)) for k in _WALL) if w is not None), None)
+                metrics.append(MetricRow(step, values, wall, _attempt(record)))
+        if self._jumping is None and trajectories:
+            self._jumping = _jumps(trajectories)
+        if self._jumping:
+            trajectories = [row._replace(attempt=row.attempt or 1) for row in trajectories]
         yield Batch(
             Cursor(cursor.offset, cursor.line, self.state()),
             tuple(metrics),
@@ -128,9 +136,17 @@ class Table:
             said.append("no step column: rows were counted from 1")
         elif self._key is None:
             said.append(f"no step column: all rows at step {_step_of_name(self.path)}")
+        if self._jumping:
+            said.append(f"{self._key!r} goes up and down as the turns of an episode do: all rows are one attempt")
         if self._placed:
             said.append(f"{self._placed} rows without {self._key!r} were placed at the step before them")
         return "; ".join(said) or None
+
+
+def _jumps(rows: Sequence[TrajectoryRow]) -> bool:
+    """True where steps go back too often for resumes: more than three times, and in more than one of a hundred rows."""
+    back = sum(1 for before, after in pairwise(rows) if after.step < before.step)
+    return back > 3 and 100 * back > len(rows)
 
 
 def _step_key(records: Iterable[Mapping[str, Json]]) -> str | None:

@@ -17,7 +17,8 @@ import hashlib
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -26,7 +27,7 @@ from ingest.errors import ReaderError
 from ingest.readers.base import Head
 from ingest.readers.lines import as_number, whole_number
 from ingest.readers.parquet import MAGIC, column_names, double_columns, row_count, slices
-from ingest.readers.trl_trainer_state import history_beside
+from ingest.readers.trl_trainer_state import newest_history, states_beside
 from ingest.schema.records import Batch, Cursor, Growth, Item, Json, TrajectoryRow
 
 _NAME = re.compile(r"^completions_(\d+)\.parquet$")
@@ -60,12 +61,25 @@ class TrlCompletionsReader:
             note = f"the same generation as {facts.repeats}: stored once, under the step in which it was first used"
             yield Batch(Cursor(size, total), note=note)
             return
-        parts = facts.parts if facts.parts else [name for name in double_columns(path) if name not in _OWN]
+        parts = facts.history.parts or [name for name in double_columns(path) if name not in _OWN]
         about = f"rows of an evaluation ({facts.evaluation})" if facts.evaluation else None
         for first, rows in slices(path, cursor.line):
             done = first - 1 + len(rows)
             taken = tuple(_row(row, first + n, facts, parts) for n, row in enumerate(rows))
             yield Batch(Cursor(size * done // max(total, 1), done), trajectories=taken, note=about)
+
+
+@dataclass(frozen=True)
+class _History:
+    """What the log history of the run says about its completions."""
+
+    evaluated: frozenset[int] = frozenset()
+    """Steps with an evaluation."""
+    newest: int = -1
+    """The newest step of the history; what is newer it cannot know."""
+    parts: Sequence[str] = ()
+    weights: Sequence[float] = ()
+    """Weights of the reward functions; empty: the history does not determine them."""
 
 
 @dataclass(frozen=True)
@@ -81,19 +95,36 @@ class _Facts:
     """Why the rows are taken for an evaluation's; None: they are training rows."""
     repeats: str | None
     """Name of the earlier file that holds the same generation."""
-    parts: Sequence[str] = ()
-    weights: Sequence[float] = field(default=())
-    """Weights of the reward functions; empty: the history does not determine them."""
+    history: _History
 
 
 def _facts(path: Path) -> _Facts:
     prompts, rows = _digests(path)
     step = _step_of(path)
-    history = history_beside(path)
+    history = _history(path)
     evaluation = _evaluation(path, step, prompts, history)
     groups, members = _groups(prompts)
-    parts, weights = _weights(history)
-    return _Facts(step, groups, members, evaluation, None if evaluation else _repeated(path, rows, history), parts, weights)
+    return _Facts(step, groups, members, evaluation, None if evaluation else _repeated(path, rows, history), history)
+
+
+def _history(path: Path) -> _History:
+    """The history beside a file. Every file of a run asks for it, so it is read again only when a state has changed."""
+    states = states_beside(path)
+    return _read_history(states, tuple(_stamp(state) for state in states))
+
+
+@lru_cache(maxsize=8)
+def _read_history(states: tuple[Path, ...], _stamps: tuple[tuple[int, int], ...]) -> _History:
+    rows = newest_history(states)
+    steps = [(step, row) for row in rows if (step := whole_number(row.get("step"))) is not None]
+    evaluated = frozenset(step for step, row in steps if any(key.startswith("eval_") for key in row))
+    parts, weights = _weights(rows)
+    return _History(evaluated, max((step for step, _ in steps), default=-1), tuple(parts), tuple(weights))
+
+
+def _stamp(path: Path) -> tuple[int, int]:
+    found = path.stat()
+    return found.st_size, found.st_mtime_ns
 
 
 def _step_of(path: Path) -> int:
@@ -103,6 +134,11 @@ def _step_of(path: Path) -> int:
 
 def _digests(path: Path) -> tuple[list[bytes], bytes]:
     """A digest of each row's prompt, and one of all rows without their step. Texts are not kept: a file may be large."""
+    return _read_digests(path, _stamp(path))
+
+
+@lru_cache(maxsize=16)
+def _read_digests(path: Path, _stamp_of_file: tuple[int, int]) -> tuple[list[bytes], bytes]:
     prompts: list[bytes] = []
     whole = hashlib.blake2b(digest_size=16)
     for _, rows in slices(path):
@@ -144,15 +180,14 @@ def _groups(prompts: Sequence[bytes]) -> tuple[list[int], list[int]]:
     return groups, members
 
 
-def _evaluation(path: Path, step: int, prompts: Sequence[bytes], history: Sequence[dict[str, Json]]) -> str | None:
+def _evaluation(path: Path, step: int, prompts: Sequence[bytes], history: _History) -> str | None:
     """The evidence that an evaluation's rows stand in this file, or None."""
-    evaluated = {whole_number(row.get("step")) for row in history if any(key.startswith("eval_") for key in row)}
-    newest = max((n for row in history if (n := whole_number(row.get("step"))) is not None), default=-1)
+    evaluated = history.evaluated
     if step in evaluated:
         return f"the log has an evaluation at step {step}, which overwrites the step's file"
     if step == 0:
         return "no training has been logged at step 0"
-    if step <= newest:
+    if step <= history.newest:
         return None
     # Newer than the newest checkpoint: the history cannot say, the rows of the neighbours can.
     for other in _files_beside(path):
@@ -179,7 +214,7 @@ def _before(path: Path) -> Path | None:
     return earlier[-1] if earlier else None
 
 
-def _repeated(path: Path, rows: bytes, history: Sequence[dict[str, Json]]) -> str | None:
+def _repeated(path: Path, rows: bytes, history: _History) -> str | None:
     """The name of the first file with the same training rows, or None.
 
     Evaluations that stand between are passed over: the generation may go on behind them.
@@ -236,8 +271,9 @@ def _row(row: dict[str, Json], number: int, facts: _Facts, parts: Sequence[str])
         "reward_parts": dict(values),
     }
     known = [value for value in values.values() if value is not None]
-    if facts.weights and len(known) == len(facts.weights):
-        fields["reward"] = float(sum(w * v for w, v in zip(facts.weights, known, strict=True)))
+    weights = facts.history.weights
+    if weights and len(known) == len(weights):
+        fields["reward"] = float(sum(w * v for w, v in zip(weights, known, strict=True)))
         derived.append("reward")
     extra: dict[str, Json] = {}
     for key, value in row.items():

@@ -8,7 +8,7 @@ twice; the later one counts. A metric may be null, or absent on steps without a 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -90,22 +90,24 @@ def read_state(path: Path) -> tuple[dict[str, Json], int]:
         raise ReaderError(f"{path} was read as a trainer state: {error}. One whole JSON object was expected.") from None
 
 
-def history_beside(path: Path) -> list[dict[str, Json]]:
-    """The newest log history of the run that a completions file belongs to; empty where none is written yet.
-
-    Looks into the folder above `completions/` and its checkpoints: trainer_state.json is written at checkpoints only, and
-    callbacks may write the same rows to a JSONL of their own, which is not looked at.
-    """
+def states_beside(path: Path) -> tuple[Path, ...]:
+    """The trainer states of the run that a completions file belongs to: in the folder above `completions/` and its checkpoints."""
     root = path.parent.parent if path.parent.name == "completions" else path.parent
-    found = [root / "trainer_state.json", *root.glob("checkpoint-*/trainer_state.json")]
-    states = []
-    for place in found:
-        if place.is_file() and place.resolve().is_relative_to(root.resolve()):
-            try:
-                states.append(read_state(place)[0])
-            except ReaderError:
-                # Half-written at this moment, or damaged: its own reader says so; the completions do without it.
-                continue
-    newest = max(states, key=lambda state: whole_number(state.get("global_step")) or 0, default={})
+    found = [root / "trainer_state.json", *sorted(root.glob("checkpoint-*/trainer_state.json"))]
+    return tuple(place for place in found if place.is_file() and place.resolve().is_relative_to(root.resolve()))
+
+
+def newest_history(states: Sequence[Path]) -> list[dict[str, Json]]:
+    """The log history of the state with the highest step; empty where none is written yet.
+
+    A state that is half-written at this moment, or damaged, is passed over: its own reader says so.
+    """
+    read = []
+    for place in states:
+        try:
+            read.append(read_state(place)[0])
+        except ReaderError:
+            continue
+    newest = max(read, key=lambda state: whole_number(state.get("global_step")) or 0, default={})
     history = newest.get("log_history")
     return [row for row in history if isinstance(row, dict)] if isinstance(history, list) else []

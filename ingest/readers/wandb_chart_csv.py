@@ -25,7 +25,7 @@ _HEADER_BYTES = 4 << 20
 
 @dataclass(frozen=True)
 class WandbChartReader:
-    """One run's columns of a chart export; part None: the only run in it."""
+    """One run's columns of a chart export; part None: the first run in it, which is mostly the only one."""
 
     name: str = "wandb-chart-csv"
     framework: str = "plain"
@@ -55,6 +55,8 @@ class WandbChartReader:
         """Items from the cursor on; see `Reader.read`."""
         saved = cursor.state.get("header")
         header = [str(name) for name in saved] if isinstance(saved, list) else None
+        runs = self.parts(path)
+        mine = self if self.part is not None or not runs else self.for_part(runs[0])
         for group in records(path, cursor):
             if isinstance(group, LongLine):
                 yield too_long(group, {"header": list(header or [])})
@@ -64,7 +66,7 @@ class WandbChartReader:
                 if header is None and record.cells is not None:
                     header = record.cells
                     continue
-                row = self._row(record, header or [])
+                row = mine._row(record, header or [])
                 if isinstance(row, str):
                     yield Reject(record.line, record.offset, row, sample_of(record.raw))
                 elif row is not None:
@@ -73,7 +75,7 @@ class WandbChartReader:
             yield Batch(
                 Cursor(last.end_offset, last.end_line, {"header": list(header or [])}),
                 metrics=tuple(rows),
-                framework_version=dialect(metric for run, metric in _columns(header or []).values() if self.part in (None, run)),
+                framework_version=dialect(metric for run, metric in _columns(header or []).values() if run == mine.part),
                 note="an exported chart: values of long runs are sampled; the largest and smallest are series of their own",
             )
 
@@ -86,7 +88,7 @@ class WandbChartReader:
         values: dict[str, float] = {}
         for index, (run, metric) in _columns(header).items():
             number = as_number(record.cells[index])
-            if number is not None and self.part in (None, run):
+            if number is not None and run == self.part:
                 values[metric] = number
         if not values:
             return None

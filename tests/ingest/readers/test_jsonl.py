@@ -78,6 +78,15 @@ def test_a_step_that_goes_back_is_handed_on_as_it_stands(tmp_path: Path, read: A
     assert [row.step for row in taken.metrics] == [1, 2, 3, 2, 3]
 
 
+def test_turns_of_episodes_are_not_taken_for_resumes(tmp_path: Path, read: Any) -> None:
+    rows = [{"step": turn, "prompt": "p", "completion": "r"} for _ in range(10) for turn in (1, 2, 3)]
+    taken = read(_write(tmp_path / "a.jsonl", *rows))
+    assert {row.attempt for row in taken.trajectories} == {1}
+    assert "goes up and down" in taken.notes[0]
+    resumed = [{"step": n, "prompt": "p", "completion": "r"} for n in (1, 2, 3, 4, 2, 3, 4, 5)]
+    assert {row.attempt for row in read(_write(tmp_path / "b.jsonl", *resumed)).trajectories} == {None}
+
+
 def test_a_step_that_is_no_integer_is_a_reject_with_its_line(tmp_path: Path, read: Any) -> None:
     taken = read(_write(tmp_path / "a.jsonl", {"step": 1, "loss": 1}, {"step": 1.5, "loss": 1}, {"step": "x", "loss": 1}, {"loss": 1}))
     assert [r.line for r in taken.rejects] == [2, 3, 4]

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ingest.errors import ReaderError
-from ingest.readers.trl_trainer_state import TrlTrainerStateReader, history_beside
+from ingest.readers.trl_trainer_state import TrlTrainerStateReader, newest_history, states_beside
 from ingest.schema.records import Cursor
 
 
@@ -83,6 +83,6 @@ def test_the_history_beside_completions_is_that_of_the_newest_checkpoint(tmp_pat
         folder.mkdir()
         _state(folder, [{"step": step, "loss": 0.0}], global_step=step)
     (tmp_path / "completions").mkdir()
-    assert history_beside(tmp_path / "completions" / "completions_00001.parquet") == [{"step": 100, "loss": 0.0}]
+    assert newest_history(states_beside(tmp_path / "completions" / "completions_00001.parquet")) == [{"step": 100, "loss": 0.0}]
     (tmp_path / "checkpoint-100" / "trainer_state.json").write_text("{half")
-    assert history_beside(tmp_path / "completions" / "completions_00001.parquet") == [{"step": 20, "loss": 0.0}]
+    assert newest_history(states_beside(tmp_path / "completions" / "completions_00001.parquet")) == [{"step": 20, "loss": 0.0}]
