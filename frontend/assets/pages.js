@@ -18,6 +18,30 @@
     go(link.pathname + link.search);
   });
 
+  /* Keys of buttons ([ ] h l y), never while text is typed; data-copy puts the address on the clipboard. */
+  function press(node) {
+    if (node.getAttribute("data-copy") === "link") {
+      var words = node.textContent;
+      var done = function (said) { node.textContent = said; setTimeout(function () { node.textContent = words; }, 1500); };
+      if (!navigator.clipboard) { done("Copy it from the bar above"); return; }
+      navigator.clipboard.writeText(window.location.href).then(function () { done("Copied"); }, function () { done("Copy it from the bar above"); });
+    } else { node.click(); }
+  }
+  document.addEventListener("click", function (event) {
+    var node = event.target.closest && event.target.closest("[data-copy]");
+    if (node) { press(node); }
+  });
+  document.addEventListener("keydown", function (event) {
+    if (event.ctrlKey || event.metaKey || event.altKey || event.defaultPrevented) { return; }
+    var target = event.target;
+    if (target.isContentEditable || /^(INPUT|TEXTAREA|SELECT)$/.test(target.tagName)) { return; }
+    var copy = target.closest && target.closest("[data-copy]");
+    if (copy && (event.key === "Enter" || event.key === " ")) { event.preventDefault(); press(copy); return; }
+    if (event.key.length !== 1) { return; }
+    var node = Array.prototype.find.call(document.querySelectorAll("[data-key]"), function (n) { return n.getAttribute("data-key") === event.key; });
+    if (node) { event.preventDefault(); press(node); }
+  });
+
   /* One hover card for all: an element with data-card holds [title, [[name, value], ...], last line] as JSON. */
   var card = null;
 

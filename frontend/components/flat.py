@@ -5,7 +5,7 @@ The browser part is assets/flat.js. Build with `dash.html` as usual and wrap the
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 from dash.development.base_component import Component
 
@@ -15,12 +15,12 @@ _PLAIN = {"className", "style", "title", "role", "tabIndex", "href", "id", "colS
 class Flat(Component):
     """A tree of plain elements drawn by one component: [element, attributes, children], text is text."""
 
-    _children_props: list[str] = []
-    _base_nodes: list[str] = []
+    _children_props: ClassVar[list[str]] = []
+    _base_nodes: ClassVar[list[str]] = []
     _namespace = "rlv_flat"
     _type = "Flat"
 
-    def __init__(self, tree: Any, id: str | None = None) -> None:  # noqa: A002 - the name every Dash component uses
+    def __init__(self, tree: Any, id: str | None = None) -> None:
         self._prop_names = ["id", "tree"]
         self._type = "Flat"
         self._namespace = "rlv_flat"
@@ -28,7 +28,7 @@ class Flat(Component):
         self.available_properties = self._prop_names
         self.available_wildcard_properties: list[str] = []
         given = {"tree": tree} if id is None else {"id": id, "tree": tree}
-        super().__init__(**given)  # type: ignore[no-untyped-call]
+        super().__init__(**given)
 
 
 def flat(component: Any) -> Flat:
@@ -50,7 +50,7 @@ def _tree(node: Any) -> Any:
     if not isinstance(node, Component):
         raise TypeError(f"{type(node).__name__} cannot be drawn inside a flat component.")
     kind = str(node._type)
-    properties: dict[str, Any] = node.to_plotly_json()["props"]  # type: ignore[no-untyped-call]
+    properties: dict[str, Any] = node.to_plotly_json()["props"]
     if kind == "Svg":
         return ["Svg", properties]
     if kind == "Flat":

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import plotly.graph_objects as go
 
@@ -68,7 +70,7 @@ def bucket_lines(grid: SliceGrid, what: str, rows: tuple[int, ...], onset: int |
     return figure
 
 
-def _onset_shapes(onset: int, first: int, last: int, colours: theme.Mapping[str, str]) -> list[dict[str, object]]:
+def _onset_shapes(onset: int, first: int, last: int, colours: Mapping[str, str]) -> list[dict[str, object]]:
     base = {"xref": "x", "yref": "paper", "y0": 0, "y1": 1, "layer": "below"}
     return [
         {**base, "type": "rect", "x0": max(onset, first), "x1": last, "fillcolor": colours["window"], "line": {"width": 0}},
@@ -76,7 +78,7 @@ def _onset_shapes(onset: int, first: int, last: int, colours: theme.Mapping[str,
     ]
 
 
-def _onset_note(onset: int, colours: theme.Mapping[str, str]) -> dict[str, object]:
+def _onset_note(onset: int, colours: Mapping[str, str]) -> dict[str, object]:
     return {
         "x": onset, "y": 1, "xref": "x", "yref": "paper", "text": f"onset {onset}", "showarrow": False,
         "xanchor": "right", "yanchor": "bottom",

@@ -181,7 +181,7 @@ def _map(run: RunSummary, view: SlicesView, grid: SliceGrid, changes: Sequence[S
     title = f"{grid.measure.title} by {grid.dimension.title.lower()} and step"
     head = html.Div([html.B(title), html.Span(facts, className="rlv-facts"), legend(grid, show)], className="rlv-card-head")
     cells = heat_map(grid, show=show, link=cell_link(run, view, grid), onset=windows.onset, before=before)
-    return flat(html.Section([head, html.Div([cells, _table(grid, changes, windows)], className="heat-pair")], className="rlv-panel"))
+    return flat(html.Section([head, html.Div([cells, _table(grid, changes, windows)], className="heat-pair")], className="rlv-box"))
 
 
 def change_words(change: SliceChange, measure: Measure) -> str:
@@ -232,7 +232,7 @@ def _lines(grid: SliceGrid, windows: Windows) -> Component:
     scheme = theme.chosen()
     rows = figures.lines_of(grid)
     legend_ = [
-        html.Span([html.Span(className=f"rlv-swatch series-{place + 1}"), visible_line(figures.name_of(grid, row))])
+        html.Span([html.Span(className=f"rlv-swatch is-{place + 1}"), visible_line(figures.name_of(grid, row))])
         for place, row in enumerate(rows)
     ]
     panels = []
@@ -245,7 +245,8 @@ def _lines(grid: SliceGrid, windows: Windows) -> Component:
         graph = dcc.Graph(
             id=f"slices-{key}", figure=figure, config={"displayModeBar": False, "responsive": True}, style={"height": "250px"}
         )
-        panels.append(html.Section([flat(head), graph], className="rlv-panel", **{"aria-label": f"{title} by {grid.dimension.title.lower()}"}))
+        label = f"{title} by {grid.dimension.title.lower()}"
+        panels.append(html.Section([flat(head), graph], className="rlv-box", **{"aria-label": label}))
     return html.Div(panels, className="rlv-pair")
 
 
@@ -274,17 +275,16 @@ def reading(grid: SliceGrid, changes: Sequence[SliceChange]) -> tuple[str, str]:
         return first, ""
     if not comparable:
         return first, f"No bucket has n {_LEAST_COMPARED} on both sides, so the change inside one cannot be told."
-    changes_inside = [c.value_after - c.value_before for c in comparable]
-    lowest, highest = min(range(len(comparable)), key=changes_inside.__getitem__), max(range(len(comparable)), key=changes_inside.__getitem__)
+    inside = sorted(comparable, key=lambda c: c.value_after - c.value_before)
+    low_c, high_c = inside[0], inside[-1]
     show = change_words
-    low_c, high_c = comparable[lowest], comparable[highest]
-    if lowest == highest:
+    if len(inside) == 1:
         return first, f"Only {words} {visible_line(low_c.bucket.label)} can be compared: {show(low_c, grid.measure)}."
     second = (
         f"{grid.measure.title} moved by {show(low_c, grid.measure)} at {words} {visible_line(low_c.bucket.label)} "
         f"and by {show(high_c, grid.measure)} at {visible_line(high_c.bucket.label)}"
     )
-    same = changes_inside[lowest] * changes_inside[highest] > 0
+    same = (low_c.value_after - low_c.value_before) * (high_c.value_after - high_c.value_before) > 0
     return first, second + (": every bucket moved the same way." if same else ": buckets moved apart, the mean alone hides that.")
 
 
@@ -293,7 +293,7 @@ def _reading(run: RunSummary, grid: SliceGrid, changes: Sequence[SliceChange], w
     window = f"steps {windows.before[0]} to {windows.before[1]} against {windows.after[0]} to {windows.after[1]}"
     link = [dcc.Link("Open incident", href=f"/incidents/{windows.incident_id}")] if windows.incident_id else []
     parts = [html.B("Reading"), html.Span(first), html.Span([second, f" {window.capitalize()}."], className="rlv-facts"), *link]
-    return flat(html.Section(parts, className="rlv-panel slices-reading"))
+    return flat(html.Section(parts, className="rlv-box slices-reading"))
 
 
 def _chip(windows: Windows) -> Component:

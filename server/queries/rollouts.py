@@ -306,8 +306,9 @@ def reward_by_length(store: Store, run_id: str, chosen: RolloutFilter, most: int
     )
     total = int(columns["total"][0]) if len(columns["total"]) else 0
     return Scatter(
-        columns["length"], columns["reward"], columns["step"].astype(np.int64), columns["n"].astype(np.int64), columns["truncated"].astype(bool), total
-    )
+        columns["length"], columns["reward"], columns["step"].astype(np.int64), columns["n"].astype(np.int64),
+        columns["truncated"].astype(bool), total,
+    )  # fmt: skip
 
 
 def rollouts_by_step(store: Store, run_id: str, chosen: RolloutFilter) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
