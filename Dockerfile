@@ -8,7 +8,8 @@ COPY alembic alembic
 COPY ingest ingest
 COPY server server
 COPY frontend frontend
-RUN /opt/rlvitals/bin/pip install --no-cache-dir --no-deps --no-build-isolation .
+RUN /opt/rlvitals/bin/pip install --no-cache-dir --no-deps --no-build-isolation . \
+ && /opt/rlvitals/bin/python -m frontend.static
 
 FROM python:3.11-slim
 RUN useradd --uid 10001 --create-home --home-dir /data --shell /usr/sbin/nologin rlvitals && chmod 0700 /data

@@ -28,6 +28,7 @@ $(BIN)/python: | check-python
 $(BIN)/.run-installed: $(BIN)/python requirements/build.txt requirements/run.txt pyproject.toml
 	$(BIN)/python -m pip install -q --require-hashes -r requirements/build.txt -r requirements/run.txt
 	$(BIN)/python -m pip install -q --no-deps --no-build-isolation -e .
+	$(BIN)/python -m frontend.static
 	@touch $@
 
 run: setup
@@ -56,7 +57,7 @@ test: dev browser
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/rlvitals rules docs --check
-	$(BIN)/rlvitals metrics docs --check
+	$(BIN)/rlvitals metrics --docs --check
 	$(BIN)/pytest -q -n 2
 
 bench: dev
