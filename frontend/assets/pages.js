@@ -191,6 +191,11 @@
       return "New rows up to step " + step + ". Reload to see them.";
     },
 
+    changed: function (message, incident) {
+      var news = message && incident && message.incidents.some(function (m) { return m.incident_id === incident && m.kind !== "incident.acknowledged"; });
+      return news ? "This incident has changed. Reload to see how it stands." : nothing();
+    },
+
     tokens: function (question) {
       if (question && window.rlvTokens) { window.rlvTokens.mount(question); }
       return nothing();

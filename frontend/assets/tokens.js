@@ -33,7 +33,10 @@
     var text = Math.abs(value).toFixed(digits === undefined ? 3 : digits);
     return (value < 0 && Number(text) !== 0 ? MINUS : "") + text;
   }
-  function signed(value, digits) { return typeof value === "number" && value > 0 ? "+" + number(value, digits) : number(value, digits); }
+  function signed(value, digits) {
+    var text = number(value, digits);
+    return typeof value === "number" && value > 0 && /[1-9\u221e]/.test(text) ? "+" + text : text;
+  }
   function ratioText(value) {
     if (typeof value !== "number") { return number(value); }
     return value >= 0.01 && value < 1000 ? number(value, 2) : value === 0 ? "0" : value.toPrecision(2).replace("e-", "e" + MINUS).replace("e+", "e");

@@ -44,7 +44,7 @@ def token_row(tokens: TokenArrays, diverges_at: int | None, finish: str | None, 
     if start > first:
         cells.append(html.Span(f"+{start - first}", className="tok-more"))
     for index in range(start, end):
-        background, names = ground(differences[index])
+        background, names = ground(differences[index] if own(tokens, index) else None)
         mark = " is-first-different" if index == diverges_at else ""
         text = token_text(tokens, index, finish)
         narrow = " is-word" if len(text) > 1 else ""
@@ -54,6 +54,11 @@ def token_row(tokens: TokenArrays, diverges_at: int | None, finish: str | None, 
     if end < count:
         cells.append(html.Span(f"+{count - end}", className="tok-more"))
     return html.Span(cells, className="tok-minis")
+
+
+def own(tokens: TokenArrays, index: int) -> bool:
+    """Whether the policy wrote the token; what a tool answered has no difference to show."""
+    return not tokens.response_mask or bool(tokens.response_mask[index])
 
 
 def token_text(tokens: TokenArrays, index: int, finish: str | None) -> str:

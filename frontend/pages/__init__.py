@@ -18,10 +18,16 @@ from __future__ import annotations
 
 from types import ModuleType
 
-from frontend.pages import overview, runs, sources
+from frontend.pages import channels, incident, incidents, overview, rollouts, runs, slices, sources, trajectory
 
 PAGES: tuple[ModuleType, ...] = (
     runs,
     overview,
+    slices,
+    rollouts,
+    trajectory,
+    incidents,
+    incident,
+    channels,
     sources,
 )

@@ -167,7 +167,7 @@ def _chart(name: str, title: str, facts: str, figure: Any) -> Component:
     head = html.Div([html.B(title), html.Span(facts, className="rlv-facts")], className="rlv-card-head")
     return html.Section(
         [head, dcc.Graph(id=name, figure=figure, config={"displayModeBar": False, "responsive": True}, style={"height": "132px"})],
-        className="rlv-panel", **{"aria-label": title},
+        className="rlv-box", **{"aria-label": title},
     )  # fmt: skip
 
 
@@ -239,7 +239,7 @@ def _grid(run: RunSummary, view: RolloutsView, facts: RolloutFacts, matching: in
         style={"height": "max(320px, calc(100vh - 366px))"},
     )
     question = {"run_id": run.run_id, "query": {k: str(v) for k, v in view.to_query().items()}, "last_step": facts.last_step}
-    return html.Section([dcc.Store(id="rollouts-question", data=question), head, grid], className="rlv-panel rlv-panel-grid")
+    return html.Section([dcc.Store(id="rollouts-question", data=question), head, grid], className="rlv-box rlv-grid-box")
 
 
 # The grid reads CSS variables, so that it follows the theme without being drawn anew.

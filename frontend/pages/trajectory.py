@@ -314,8 +314,10 @@ def _facts(shown: Trajectory, tokens: TokenArrays | None) -> Component:
     if shown.policy_version_first is not None:
         add(("Policy version", _versions(shown)))
     cap = (shown.sampling or {}).get("max_tokens")
+    # With tools the cap counts for each turn, not for the whole answer.
+    whole = isinstance(cap, int) and (shown.response_tokens or 0) <= cap
     if shown.finish_reason or shown.response_tokens is not None:
-        length = "" if shown.response_tokens is None else f"{shown.response_tokens:,} tokens{f' of {cap}' if cap else ''}"
+        length = "" if shown.response_tokens is None else f"{shown.response_tokens:,} tokens{f' of {cap}' if whole else ''}"
         add(("Finish reason", ", ".join(part for part in (shown.finish_reason, length) if part)))
     if shown.verifier_status or shown.verifier_seconds is not None:
         seconds = None if shown.verifier_seconds is None else f"{number(shown.verifier_seconds)} s"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, TypeAlias
 
@@ -237,6 +238,12 @@ def _fetch(store: Store, run_id: str, steps: NDArray[np.int64], numbers: NDArray
     )
     place = {key: position for position, key in enumerate(zip(steps.tolist(), numbers.tolist(), strict=True))}
     return tuple(Rollout(*row) for row in sorted(rows, key=lambda row: place[row[0], row[1]]))
+
+
+def rollouts_at(store: Store, run_id: str, places: Sequence[tuple[int, int]]) -> tuple[Rollout, ...]:
+    """The rollouts at (step, running number), in that order; what is not there is left out."""
+    steps, numbers = (np.array([place[i] for place in places], np.int64) for i in (0, 1))
+    return _fetch(store, run_id, steps, numbers, None)
 
 
 def _preview(column: str, text: str | None) -> str:
