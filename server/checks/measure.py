@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from server.checks.base import Evidence
+from server.checks.base import Evidence, Finding, Severity
 from server.detectors.baseline import Baseline, baseline, robust_z, rolling
 from server.detectors.level import since
 from server.detectors.trend import NO_TREND, Trend, trend
@@ -191,6 +191,22 @@ def evidences(view: RunView, onset: int, *metrics: str, newest: int = 5) -> tupl
     return tuple(row for row in rows if row is not None)
 
 
+def finding(
+    view: RunView,
+    symptom: str,
+    severity: Severity,
+    onset: int,
+    summary: str,
+    metric: str,
+    *others: str,
+    slice: str | None = None,
+    newest: int = 5,
+    hard: bool = False,
+) -> Finding:
+    """A finding with one row of evidence for the metric and for each of the others that the run has."""
+    return Finding(symptom, severity, onset, summary, metric, slice, evidences(view, onset, metric, *others, newest=newest), hard=hard)
+
+
 def rolled(view: RunView, metric: str) -> tuple[Series, np.ndarray, np.ndarray]:
     """A metric's finite points since the planned event with the baseline of every one of them: medians and spreads, [n]."""
     start = view.baseline_start
@@ -201,3 +217,32 @@ def rolled(view: RunView, metric: str) -> tuple[Series, np.ndarray, np.ndarray]:
     chain, middle, spread = view.data.memo[key]
     end = int(np.searchsorted(chain.steps, view.step, side="right"))
     return Series(chain.steps[:end], chain.values[:end]), middle[:end], spread[:end]
+
+
+def beyond_for(view: RunView, metric: str, limit: float, *, allowed: int = 2) -> int:
+    """First step of the newest stretch in which a metric lies above a limit; the judged step where it does not."""
+    series = points(view, metric)
+    at = since(series.values, limit, allowed)
+    return int(series.steps[at]) if at < len(series) else view.step
+
+
+def below_for(view: RunView, metric: str, limit: float, *, allowed: int = 2) -> int:
+    """First step of the newest stretch in which a metric lies below a limit; the judged step where it does not."""
+    series = points(view, metric)
+    at = since(-series.values, -limit, allowed)
+    return int(series.steps[at]) if at < len(series) else view.step
+
+
+def block_means(series: Series, steps: int, now: int) -> Series:
+    """Means over whole blocks of `steps` steps counted from the first point; the last block counts once `now` has reached its end.
+
+    Points that lie further apart than a block are means already and stay as they are.
+    """
+    if not len(series) or spacing(series) >= steps:
+        return series
+    first = int(series.steps[0])
+    blocks = (series.steps - first) // steps
+    whole = blocks < (now - first + 1) // steps
+    numbers, of = np.unique(blocks[whole], return_inverse=True)
+    totals = np.bincount(of, weights=series.values[whole])
+    return Series(first + numbers * steps + steps - 1, totals / np.bincount(of))

@@ -1,5 +1,43 @@
-"""The rules, in the order of their codes."""
+"""The rules: one file each. RULES is the ordered list, which a test compares with the files."""
 
+from __future__ import annotations
+
+from server.rules.advantage_or_mask_fault import AdvantageOrMaskFault
 from server.rules.base import Rule
+from server.rules.critic_unreliable import CriticUnreliable
+from server.rules.engine_mismatch import EngineMismatch
+from server.rules.entropy_collapse import EntropyCollapse
+from server.rules.entropy_explosion import EntropyExplosion
+from server.rules.eval_not_following_reward import EvalNotFollowingReward
+from server.rules.joint_collapse import JointCollapse
+from server.rules.length_growth import LengthGrowth
+from server.rules.near_identical_responses import NearIdenticalResponses
+from server.rules.non_finite import NonFinite
+from server.rules.reward_drop import RewardDrop
+from server.rules.reward_flat import RewardFlat
+from server.rules.spike import Spike
+from server.rules.staleness_harm import StalenessHarm
+from server.rules.truncation import Truncation
+from server.rules.verifier_fault import VerifierFault
+from server.rules.zero_variance_groups import ZeroVarianceGroups
 
-RULES: tuple[Rule, ...] = ()
+RULES: tuple[Rule, ...] = (
+    NonFinite(),
+    AdvantageOrMaskFault(),
+    VerifierFault(),
+    EngineMismatch(),
+    StalenessHarm(),
+    Truncation(),
+    LengthGrowth(),
+    EntropyCollapse(),
+    EntropyExplosion(),
+    NearIdenticalResponses(),
+    Spike(),
+    CriticUnreliable(),
+    RewardDrop(),
+    RewardFlat(),
+    EvalNotFollowingReward(),
+    ZeroVarianceGroups(),
+    JointCollapse(),
+)
+"""In the order of decision (symptoms 21): deterministic faults first, measurement next, then engine, shape, distribution, optimiser, quality."""

@@ -1,0 +1,226 @@
+"""Checks of trainer against engine: policy lag, lag-0 floor, misalignment, other contexts, sampling transforms, order of onset."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from server.checks.base import CheckResult, Finding, answer, cannot
+from server.checks.measure import finite, level, mean_of, moved, points, reward_fell, trend_of
+from server.queries.view import RunView
+
+ABSOLUTE = "mismatch.logprob_diff.mean"
+
+
+def lagging(view: RunView) -> bool:
+    """Whether samples of the newest points are older than the trainer's policy."""
+    lag = view.first_of("lag.policy.max", "fact.lag.max", "lag.policy.mean")
+    return lag is not None and float(np.max(finite(lag[1]).tail(5).values, initial=0.0)) >= 1
+
+
+def floor(view: RunView, newest: int = 3) -> float | None:
+    """nats, mean abs(old - rollout log-prob) of samples of lag 0: what is left when no staleness can be in it."""
+    if not lagging(view) and view.has(ABSOLUTE):
+        return level(view, ABSOLUTE, newest)
+    return mean_of(view, "fact.mismatch.lag0", newest)
+
+
+def lag_zero_floor(view: RunView, finding: Finding) -> CheckResult:
+    """Not staleness but the engine, if samples of lag 0 deviate as much as the others."""
+    fresh, all_of = floor(view), level(view, ABSOLUTE) or mean_of(view, "fact.mismatch.mean")
+    if fresh is None or all_of is None:
+        return cannot("lag_zero_floor", "old_logprobs", "rollout_logprobs", "policy_lag", note="no samples of lag 0 in reach")
+    observed = {"lag_0": fresh, "all": all_of}
+    return answer(
+        "lag_zero_floor",
+        fresh > 0.02 and fresh > 0.5 * all_of,
+        fresh < 0.3 * all_of,
+        observed,
+        f"{fresh:.4f} nats at lag 0, {all_of:.4f} over all",
+    )
+
+
+def grows_with_lag(view: RunView, finding: Finding) -> CheckResult:
+    """Older samples deviate more: within the same steps, or over the run while the lag rose."""
+    within = mean_of(view, "fact.mismatch.lag_correlation", 5)
+    over = _over_run(view)
+    if within is None and over is None:
+        return cannot("grows_with_lag", "policy_lag", "old_logprobs", "rollout_logprobs", ABSOLUTE)
+    best = max(x for x in (within, over) if x is not None)
+    observed = {"within_steps": within, "over_run": over}
+    return answer("grows_with_lag", best > 0.3, best < 0.1, observed, f"rank correlation of lag and mismatch {best:.2f}")
+
+
+def _over_run(view: RunView) -> float | None:
+    """Rank correlation over steps of mean lag and mismatch; None where either is missing or constant."""
+    lag, mismatch = finite(view.series("lag.policy.mean")), finite(view.series(ABSOLUTE))
+    steps, a, b = np.intersect1d(lag.steps, mismatch.steps, assume_unique=False, return_indices=True)
+    x, y = lag.values[a][-120:], mismatch.values[b][-120:]
+    if len(steps) < 12 or np.ptp(x) == 0 or np.ptp(y) == 0:
+        return None
+    ranks = [np.argsort(np.argsort(v, kind="stable"), kind="stable").astype(float) for v in (np.round(x, 2), y)]
+    return float(np.corrcoef(ranks[0], ranks[1])[0, 1])
+
+
+def quality_fell(view: RunView, finding: Finding) -> CheckResult:
+    """Whether the reward fell after the onset."""
+    fell = reward_fell(view, finding.onset_step)
+    if fell is not None:
+        return answer(
+            "quality_fell", True, False, {"before": fell.before, "after": fell.after}, f"reward {fell.before:.3f} to {fell.after:.3f}"
+        )
+    return answer("quality_fell", False, False, {}, "no fall of the reward beyond its noise")
+
+
+def mixed_versions(view: RunView, finding: Finding) -> CheckResult:
+    """Trajectories that span several policy versions."""
+    span = view.first_of("lag.span.max", "fact.lag.span.max")
+    if span is None:
+        return cannot("mixed_versions", "lag.span.max", "policy_versions")
+    most = float(np.max(finite(span[1]).tail(5).values, initial=0.0))
+    recorded = view.config.get("old_logprobs") == "engine"
+    return answer(
+        "mixed_versions", most > 1 and not recorded, most <= 1, {"most_versions": most}, f"up to {most:g} versions within one response"
+    )
+
+
+def stale_anchor(view: RunView, finding: Finding) -> CheckResult:
+    """The engine's log-probs serve as old ones, and more is clipped since the lag rose."""
+    old = view.config.get("old_logprobs")
+    clipped = moved(view, "clip.frac", newest=5, floor=0.2, least=1e-4)
+    if old is None or clipped is None:
+        return cannot("stale_anchor", "config.old_logprobs", "clip.frac")
+    more = clipped.now > 3 * max(clipped.base.median, 1e-4)
+    return answer("stale_anchor", old == "engine" and more, old != "engine", {"clip_frac": clipped.now}, f"old log-probs from the {old}")
+
+
+def mix_shifted(view: RunView, finding: Finding) -> CheckResult:
+    """Population stability index of task shares since the onset against before."""
+    total, tasks = 0.0, 0
+    for metric in view.matching("fact.mix.task."):
+        series = finite(view.series(metric))
+        before, after = series.values[series.steps < finding.onset_step][-50:], series.values[series.steps >= finding.onset_step]
+        if len(before) >= 5 and len(after) >= 3:
+            a, b = max(float(before.mean()), 1e-3), max(float(after.mean()), 1e-3)
+            total, tasks = total + (b - a) * math.log(b / a), tasks + 1
+    if tasks < 2:
+        return cannot("mix_shifted", "task")
+    return answer("mix_shifted", total > 0.2, total < 0.1, {"psi": total}, f"stability index of task shares {total:.3f}")
+
+
+def grows_from_small(view: RunView, finding: Finding) -> CheckResult:
+    """Accumulated numerics: small at first, growing with training, in samples the policy wrote itself."""
+    metric = _metric(view, finding)
+    series = finite(view.series(metric)) if metric else None
+    if series is None or len(series) < 10:
+        return cannot("grows_from_small", ABSOLUTE)
+    early, now = float(np.median(series.values[:10])), float(np.median(series.values[-5:]))
+    other, own = mean_of(view, "fact.mismatch.other", 3), mean_of(view, "fact.mismatch.policy", 3)
+    elsewhere = other is not None and own is not None and other > 5 * own
+    jump = _jumped(view, metric or ABSOLUTE, finding.onset_step)
+    grew = now > 3 * early and not jump and not elsewhere
+    observed = {"early": early, "now": now, "jump": jump}
+    return answer("grows_from_small", grew, now < 1.5 * early or jump or elsewhere, observed, f"{early:.3g} at first, {now:.3g} now")
+
+
+def _metric(view: RunView, finding: Finding) -> str | None:
+    if finding.metric and view.has(finding.metric):
+        return finding.metric
+    return ABSOLUTE if view.has(ABSOLUTE) else None
+
+
+def _jumped(view: RunView, metric: str, onset: int) -> bool:
+    """True if most of the rise happened within three points of the onset."""
+    series = finite(view.series(metric))
+    before, first = series.values[series.steps < onset][-10:], series.values[series.steps >= onset][:4]
+    now = float(np.median(series.values[-5:]))
+    if len(before) < 3 or len(first) < 2:
+        return False
+    rise = now - float(np.median(before))
+    return bool(rise > 0 and float(np.median(first)) - float(np.median(before)) > 0.6 * rise)
+
+
+def present_from_start(view: RunView, finding: Finding) -> CheckResult:
+    """Topology, template or sampling transform: as large in the first ten points as now."""
+    metric = _metric(view, finding)
+    series = finite(view.series(metric)) if metric else None
+    if series is None or len(series) < 3:
+        return cannot("present_from_start", ABSOLUTE)
+    early, now = float(np.median(series.values[:10])), float(np.median(series.values[-5:]))
+    return answer(
+        "present_from_start", early > 0.6 * now, early < 0.3 * now, {"early": early, "now": now}, f"{early:.3g} at first, {now:.3g} now"
+    )
+
+
+def sampling_transform(view: RunView, finding: Finding) -> CheckResult:
+    """Temperature or truncated sampling with a constant signed difference."""
+    temperature, top_p = view.config.get("temperature"), view.config.get("top_p")
+    plain = (temperature in (None, 1, 1.0)) and (top_p in (None, 1, 1.0))
+    if temperature is None and top_p is None:
+        return cannot("sampling_transform", "config.temperature", "config.top_p")
+    signed = level(view, "mismatch.kl") if view.has("mismatch.kl") else mean_of(view, "fact.mismatch.signed")
+    size = level(view, ABSOLUTE) or mean_of(view, "fact.mismatch.mean")
+    biased = signed is not None and size is not None and abs(signed) > 0.6 * size
+    observed = {"signed": signed, "absolute": size}
+    return answer("sampling_transform", not plain and biased, plain, observed, f"temperature {temperature}, top_p {top_p}")
+
+
+def rows_misaligned(view: RunView, finding: Finding) -> CheckResult:
+    """Log-probs of one trajectory that do not correlate, or correlate only when moved by one token."""
+    unrelated, shifted = mean_of(view, "fact.mismatch.unrelated_frac", 3), mean_of(view, "fact.mismatch.shifted_frac", 3)
+    if unrelated is None:
+        return cannot("rows_misaligned", "old_logprobs", "rollout_logprobs")
+    other, own = mean_of(view, "fact.mismatch.other", 3), mean_of(view, "fact.mismatch.policy", 3)
+    elsewhere = other is not None and own is not None and other > 5 * own
+    wrong = (shifted or 0) > 0.3 or (unrelated > 0.1 and not elsewhere)
+    observed = {"unrelated_frac": unrelated, "shifted_frac": shifted}
+    return answer(
+        "rows_misaligned", wrong, unrelated < 0.02, observed, f"{unrelated:.0%} unrelated, {shifted or 0:.0%} right when moved by one token"
+    )
+
+
+def other_context(view: RunView, finding: Finding) -> CheckResult:
+    """The mismatch sits in samples that the policy did not write by itself."""
+    other, own = mean_of(view, "fact.mismatch.other", 3), mean_of(view, "fact.mismatch.policy", 3)
+    if other is None or own is None:
+        return cannot("other_context", "origin", "old_logprobs", "rollout_logprobs")
+    return answer("other_context", other > 5 * own, other < 2 * own, {"other": other, "policy": own}, f"{other:.3f} nats against {own:.4f}")
+
+
+def weights_stale(view: RunView, finding: Finding) -> CheckResult:
+    """Wrong weights: large at once for all tokens, with an event of synchronisation or restart at the onset."""
+    metric = _metric(view, finding)
+    if metric is None:
+        return cannot("weights_stale", ABSOLUTE)
+    jump = _jumped(view, metric, finding.onset_step)
+    rare = mean_of(view, "fact.mismatch.rare_share", 3)
+    other, own = mean_of(view, "fact.mismatch.other", 3), mean_of(view, "fact.mismatch.policy", 3)
+    elsewhere = other is not None and own is not None and other > 5 * own
+    near = [e for e in view.events(finding.onset_step - 5) if e.kind in ("weight_sync", "resume", "restart")]
+    unrelated = (mean_of(view, "fact.mismatch.unrelated_frac", 3) or 0) > 0.1
+    observed = {"jump": jump, "rare_share": rare, "events": len(near)}
+    supports = jump and bool(near) and not unrelated
+    return answer("weights_stale", supports, not jump or elsewhere, observed, "large at once" if jump else "grew slowly")
+
+
+def text_broke_first(view: RunView, finding: Finding) -> CheckResult:
+    """Consequence: entropy or truncation had left its band before the mismatch did."""
+    before = view.at(max(finding.onset_step, _first(view)))
+    found = {m: moved(before, m, newest=3) for m in ("entropy.mean", "length.response.truncated_frac")}
+    high = {m: v.z for m, v in found.items() if v is not None}
+    if not high:
+        return cannot("text_broke_first", "entropy.mean", "length.response.truncated_frac")
+    largest = max(high.values())
+    return answer("text_broke_first", largest > 5, largest < 3, high, f"largest deviation at the onset {largest:.1f} spreads")
+
+
+def _first(view: RunView) -> int:
+    return min((int(s.steps[0]) for m in ("reward.mean", "entropy.mean", "grad.norm") if len(s := view.series(m))), default=view.step)
+
+
+def reward_trend(view: RunView) -> float:
+    """Slope of the reward over the newest 60 steps, if it is one (p < 0.05), else 0."""
+    metric = next((m for m in ("reward.mean", "fact.reward.mean") if len(points(view, m))), None)
+    found, _ = trend_of(view, metric) if metric else (None, None)
+    return found.slope if found is not None and found.p < 0.05 else 0.0

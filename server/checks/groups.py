@@ -1,0 +1,103 @@
+"""Checks of groups: difficulty, copies, expectation from pass rates, sizes."""
+
+from __future__ import annotations
+
+from server.checks.base import CheckResult, Finding, answer, cannot
+from server.checks.measure import level, mean_of, reward_metric, reward_range
+from server.queries.view import RunView
+
+
+def all_fail(view: RunView, newest: int = 10) -> float | None:
+    """Share of groups without a success, logged or from trajectories."""
+    return mean_of(view, "group.solve_none_frac" if view.has("group.solve_none_frac") else "fact.group.all_low_frac", newest)
+
+
+def all_pass(view: RunView, newest: int = 10) -> float | None:
+    """Share of groups solved by every member."""
+    return mean_of(view, "group.solve_all_frac" if view.has("group.solve_all_frac") else "fact.group.all_high_frac", newest)
+
+
+def too_hard(view: RunView, finding: Finding) -> CheckResult:
+    """Most groups without variance fail altogether."""
+    none, every = all_fail(view), all_pass(view)
+    if none is None:
+        metric = reward_metric(view)
+        low, high = reward_range(view)
+        now = level(view, metric, 10) if metric else None
+        if now is None:
+            return cannot("too_hard", "group.solve_none_frac", "group_id")
+        place = (now - low) / (high - low)
+        return answer("too_hard", place < 0.2, place > 0.5, {"reward": now}, f"mean reward {now:.3g} of {low:g} to {high:g}")
+    other = every or 0.0
+    constant = (level(view, "fact.reward.distinct", 5) or 2) <= 1
+    observed = {"all_fail": none, "all_pass": other}
+    return answer(
+        "too_hard",
+        none > 0.5 and none > 2 * other and not constant,
+        none < 0.3 or other > none,
+        observed,
+        f"{none:.0%} of the groups fail altogether",
+    )
+
+
+def too_easy(view: RunView, finding: Finding) -> CheckResult:
+    """Most groups without variance are solved by every member."""
+    every, none = all_pass(view), all_fail(view)
+    if every is None:
+        metric = reward_metric(view)
+        low, high = reward_range(view)
+        now = level(view, metric, 10) if metric else None
+        if now is None:
+            return cannot("too_easy", "group.solve_all_frac", "group_id")
+        place = (now - low) / (high - low)
+        return answer("too_easy", place > 0.8, place < 0.5, {"reward": now}, f"mean reward {now:.3g} of {low:g} to {high:g}")
+    observed = {"all_pass": every, "all_fail": none}
+    return answer(
+        "too_easy", every > 0.5 and every > 2 * (none or 0), every < 0.3, observed, f"{every:.0%} of the groups are solved by every member"
+    )
+
+
+def identical_samples(view: RunView, finding: Finding) -> CheckResult:
+    """Members of a group are copies, among wrong answers too."""
+    copies, wrong = mean_of(view, "fact.group.duplicate_frac", 10), mean_of(view, "fact.group.duplicate_wrong_frac", 10)
+    if copies is None and view.has("group.unique_frac"):
+        copies = 1 - (mean_of(view, "group.unique_frac", 10) or 1.0)
+    if copies is None:
+        return cannot("identical_samples", "response", "group_id", "group.unique_frac")
+    observed = {"duplicate_frac": copies, "wrong_duplicate_frac": wrong}
+    solved = (all_pass(view) or 0.0) > 0.5
+    return answer(
+        "identical_samples",
+        copies > 0.7 and (wrong or 0) > 0.6 and not solved,
+        copies < 0.3,
+        observed,
+        f"{copies:.0%} of a group's responses are copies",
+    )
+
+
+def groups_small(view: RunView, finding: Finding) -> CheckResult:
+    """Variance between prompts but little within, or groups of four and fewer."""
+    size = view.config.get("group_size") or level(view, "fact.group.size.median")
+    spread, within = level(view, "reward.std", 10), level(view, "group.reward_std.mean", 10)
+    if not isinstance(size, (int, float)):
+        return cannot("groups_small", "config.group_size", "group_id")
+    observed = {"group_size": size, "reward_std": spread, "within_groups": within}
+    return answer("groups_small", size <= 4 and (spread or 0) > 0.1, size >= 8, observed, f"groups of {size:g}")
+
+
+def grader_constant(view: RunView, finding: Finding) -> CheckResult:
+    """One single reward value over the whole batch."""
+    distinct, spread = level(view, "fact.reward.distinct", 5), level(view, "reward.std", 5)
+    if distinct is None and spread is None:
+        return cannot("grader_constant", "reward", "reward.std")
+    one = (distinct is not None and distinct <= 1) or (spread is not None and spread < 1e-9)
+    return answer("grader_constant", one, not one, {"distinct": distinct, "std": spread}, f"{distinct or 0:.0f} different rewards")
+
+
+def wrong_groups(view: RunView, finding: Finding) -> CheckResult:
+    """Group ids with one member, or with several prompts."""
+    size, mixed = level(view, "fact.group.size.median"), level(view, "fact.group.mixed_prompt_frac")
+    if size is None:
+        return cannot("wrong_groups", "group_id")
+    wrong = size <= 1 or (mixed or 0) > 0
+    return answer("wrong_groups", wrong, not wrong, {"group_size": size, "mixed_prompt_frac": mixed}, f"median group of {size:g}")

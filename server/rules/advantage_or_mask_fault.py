@@ -1,0 +1,154 @@
+"""RS141 advantage-or-mask-fault."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import server.checks.integrity as integrity
+from server.checks.measure import beyond_for, finding, finite, fresh, level, mean_of, points
+from server.queries.view import RunView
+from server.rules.base import Finding, Hypothesis, Param, Status, hypothesis
+from server.symptoms import SYMPTOMS
+
+_REVERSED = "fact.advantage.reversed_frac"
+
+
+class AdvantageOrMaskFault:
+    """An identity that advantages, groups or masks obey exactly is broken.
+
+    What it observes:
+        I1 no group is larger than configured. I2 the advantages of a full group sum to 0 (GRPO, Dr. GRPO, RLOO, DAPO, GSPO).
+        I3 abs(A) <= sqrt(G - 1) where a group has two different rewards. I5 a group has one prompt. I6 trained tokens are the
+        policy's tokens: none of the prompt, of tool output or padding, and the last one is trained. I9 within a group the better
+        response has the higher advantage, and after the update log-probs of samples with positive advantage rose relative to the others.
+        Each also by task. Any violation is critical at once.
+
+    Why it matters:
+        The trainer optimises something else than intended, and no metric of learning shows it at once.
+
+    Hypotheses:
+        H14d wrong sign or coefficient: better responses have the lower advantage.
+        H14h the mask covers the prompt or padding, or leaves out the end token: masks compared token by token.
+        H14f the mask covers tool output: trained tokens behind the prompt that the policy did not write.
+        H14a groups of one; H14b merged groups; H14c rows assigned wrongly; H14g duplicates after a resume.
+        H3i the entropy over trained tokens differs from that over the policy's own.
+
+    When it is wrong:
+        Normalisation over the batch (REINFORCE++), PPO and leave-one-out variants with other baselines break I2 and I3 by design: the
+        configuration is read, and without one the run's own past decides. Dumps that hold a part of a group are not judged. Rewards
+        shaped after they were written can reverse single pairs; most groups of a task must be reversed. Responses that are left out of
+        the loss as a whole are no mask fault.
+
+    Sources:
+        symptoms 14; rllm issue 776 (groups of one), NeMo-RL issue 3882 (merged groups), ToolRL issue 52 (sign).
+    """
+
+    code = "RS141"
+    name = "advantage-or-mask-fault"
+    family = "integrity"
+    status: Status = "preview"
+    version = 1
+    needs: tuple[tuple[str, ...], ...] = (
+        ("fact.advantage.group_mean", _REVERSED, "fact.mask.extra_frac", "fact.sign.separation", "fact.group.size.max", "tokens.trained"),
+    )
+    params: tuple[Param, ...] = (
+        Param("off_frac", 0.2, "0..1", 0, 1, "default of ours", "full groups whose advantages do not sum to 0"),
+        Param("excess", 1.01, "ratio", 1, 2, "symptoms 0.2", "largest advantage over its bound"),
+        Param("reversed_frac", 0.8, "0..1", 0.5, 1, "default of ours", "groups with the order reversed, mean of three points"),
+        Param("mask_frac", 0.001, "0..1", 0, 1, "symptoms 14", "trained tokens that are not the policy's"),
+        Param("last_missing_frac", 0.5, "0..1", 0, 1, "default of ours"),
+        Param("separation", -4, "standard errors", -20, -2, "default of ours", "mean of four points"),
+        Param(
+            "history", 10, "points", 3, 100, "default of ours", "sound points before, where no configuration says how advantages are made"
+        ),
+    )
+    hold_points = 20
+    hypotheses: tuple[Hypothesis, ...] = (
+        hypothesis("H14d", "trajectories", integrity.sign_reversed, integrity.update_wrong_way),
+        hypothesis("H14h", "tokens", integrity.mask_covers_prompt),
+        hypothesis("H14f", "tokens", integrity.mask_covers_tools),
+        hypothesis("H14a", "trajectories", integrity.groups_of_one),
+        hypothesis("H14b", "trajectories", integrity.merged_groups),
+        hypothesis("H14c", "trajectories", integrity.rows_unrelated),
+        hypothesis("H14g", "config", integrity.several_attempts, prior=0.5),
+        hypothesis("H3i", "tokens", integrity.entropy_artefact, prior=0.5),
+        hypothesis("H14e", "action", action="Train one fixed batch with another world size and accumulation: the gradient norm must stay."),
+    )
+    next_checks = SYMPTOMS["advantage-or-mask-fault"].next_checks
+
+    def evaluate(self, view: RunView) -> Sequence[Finding]:
+        """The first broken identity of the run as a whole, and reversed signs by task."""
+        whole = next(iter(self._whole(view)), None)
+        slices = [] if whole is not None and whole.metric == _REVERSED else list(self._by_task(view))
+        return (*((whole,) if whole is not None else ()), *slices)
+
+    def _whole(self, view: RunView) -> Iterator[Finding]:
+        p = view.params
+        if self._must_be_centred(view) and (off := level(view, "fact.advantage.off_frac", 1) or 0.0) > p["off_frac"]:
+            yield self._broken(view, "fact.advantage.off_frac", p["off_frac"], f"the advantages of {off:.0%} of the groups do not sum to 0")
+        if self._must_be_centred(view) and (excess := level(view, "fact.advantage.excess", 1) or 0.0) > p["excess"]:
+            yield self._broken(view, "fact.advantage.excess", p["excess"], f"an advantage is {excess:.2f} times its bound")
+        if (mixed := level(view, "fact.group.mixed_prompt_frac", 1) or 0.0) > 0:
+            yield self._broken(view, "fact.group.mixed_prompt_frac", 0.0, f"{mixed:.0%} of the groups hold several prompts")
+        expected, largest = view.config.get("group_size"), level(view, "fact.group.size.max", 1)
+        if isinstance(expected, (int, float)) and largest is not None and largest > expected and not view.has("turns.mean"):
+            yield self._broken(
+                view, "fact.group.size.max", float(expected), f"a group has {largest:g} members, {expected:g} are configured"
+            )
+        yield from self._masks(view)
+        yield from self._order(view)
+
+    def _masks(self, view: RunView) -> Iterator[Finding]:
+        p = view.params
+        extra, end = level(view, "fact.mask.extra_frac", 1), level(view, "fact.mask.last_missing_frac", 1)
+        if extra is not None and extra > p["mask_frac"]:
+            yield self._broken(view, "fact.mask.extra_frac", p["mask_frac"], f"{extra:.1%} of the trained tokens are not the policy's")
+        if end is not None and end > p["last_missing_frac"]:
+            text = f"in {end:.0%} of the trained responses the last token is left out of the loss"
+            yield self._broken(view, "fact.mask.last_missing_frac", p["last_missing_frac"], text)
+        trained, made = (points(view, m).tail(3) for m in ("tokens.trained", "tokens.generated"))
+        alike = len(trained) == len(made) == 3 and bool((trained.steps == made.steps).all()) and fresh(view, trained)
+        if alike and (level(view, "lag.policy.max") or 0.0) == 0 and bool((trained.values > 1.02 * made.values).all()):
+            share = float((trained.values / made.values).mean())
+            onset = int(trained.steps[0])
+            summary = f"{share:.2f} times as many tokens are trained as were generated, since step {onset}"
+            yield finding(view, self.name, "critical", onset, summary, "tokens.trained", "entropy.mean", hard=True)
+
+    def _order(self, view: RunView) -> Iterator[Finding]:
+        p = view.params
+        reverse = mean_of(view, _REVERSED, 3)
+        if self._comparable(view) and reverse is not None and reverse > p["reversed_frac"] and len(points(view, _REVERSED)) >= 3:
+            yield self._broken(view, _REVERSED, 0.5, f"in {reverse:.0%} of the groups the better response has the lower advantage")
+        separation = mean_of(view, "fact.sign.separation", 4)
+        if separation is not None and len(points(view, "fact.sign.separation")) >= 4 and separation < p["separation"]:
+            text = f"log-probs of samples with positive advantage fell against the others by {-separation:.1f} standard errors"
+            onset = int(points(view, "fact.sign.separation").steps[-4])
+            yield finding(view, self.name, "critical", onset, text, "fact.sign.separation", hard=True)
+
+    def _by_task(self, view: RunView) -> Iterator[Finding]:
+        if not self._comparable(view):
+            return
+        for metric in view.matching(_REVERSED + "."):
+            share = mean_of(view, metric, 3)
+            if share is not None and share > view.params["reversed_frac"] and len(points(view, metric)) >= 3:
+                task = metric.removeprefix(_REVERSED + ".")
+                onset = beyond_for(view, metric, 0.5, allowed=1)
+                summary = f"in {share:.0%} of the groups of task {task} the better response has the lower advantage, since step {onset}"
+                own = f"reward.task.{task}.mean"
+                yield finding(view, self.name, "critical", onset, summary, metric, own, "reward.mean", slice=task, newest=3, hard=True)
+
+    def _broken(self, view: RunView, metric: str, limit: float, text: str) -> Finding:
+        onset = beyond_for(view, metric, limit, allowed=1)
+        return finding(view, self.name, "critical", onset, f"{text}, since step {onset}", metric, newest=1, hard=True)
+
+    def _must_be_centred(self, view: RunView) -> bool:
+        known = integrity.centred_in_groups(view)
+        if known is not None:
+            return known
+        series = finite(view.series("fact.advantage.off_frac"))
+        earlier = series.values[: int(view.params["history"])]
+        return len(series) > view.params["history"] and bool((earlier < 1e-9).all())
+
+    def _comparable(self, view: RunView) -> bool:
+        """Whether a response's advantage must follow its reward: not with a critic, whose values enter it."""
+        return view.run.algorithm not in ("ppo", "gae") and not view.has("value.explained_var")

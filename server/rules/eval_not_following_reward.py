@@ -1,0 +1,110 @@
+"""RS021 eval-not-following-reward."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import server.checks.reward as reward
+from server.checks.distribution import eval_metric
+from server.checks.measure import Shift, finding, fresh, points, reward_metric, reward_range, shift
+from server.queries.view import RunView, Series
+from server.rules.base import SEVERITIES, Finding, Hypothesis, Param, Severity, Status, hypothesis
+from server.symptoms import SYMPTOMS
+
+
+class _Parting(NamedTuple):
+    severity: Severity
+    onset: int
+    gain: Shift
+    held_out: Shift
+
+
+class EvalNotFollowingReward:
+    """The training reward rises and the independent evaluation does not.
+
+    What it observes:
+        The newest four or more evaluations against as many before, over several spans, with the reward of the same steps: the reward
+        rose by more than three standard errors and .03 of its range while the evaluation's upper 95 % bound stays below +1 point, or it
+        fell by more than two standard errors: warn. Down by more than four errors or five points while the reward rose: critical.
+        Errors come from the scatter of neighbouring points.
+
+    Why it matters:
+        What is optimised is no longer what is wanted.
+
+    Hypotheses:
+        H2a the grader is exploited: reward left the evaluation, gradings contradict each other, or a surface feature moved.
+        H2b over-fitting: training prompts come back. H2c sharpening only: groups without a success grow while the mean rises.
+        H2e the evaluation is constant or was changed. H2g filtering or easier prompts inflate the reward.
+
+    When it is wrong:
+        Saturated evaluations, sets of 30 items (one standard error is 8 to 9 points), evaluations of another checkpoint, a curriculum that
+        moves away from the evaluation's domain.
+
+    Sources:
+        symptoms 2; Gao et al. 2022 on proxy and gold rewards.
+    """
+
+    code = "RS021"
+    name = "eval-not-following-reward"
+    family = "quality"
+    status: Status = "preview"
+    version = 1
+    needs: tuple[tuple[str, ...], ...] = (("reward.generated.mean", "reward.mean", "fact.reward.mean"), ("eval.*",))
+    params: tuple[Param, ...] = (
+        Param("evaluations", 4, "evaluations", 2, 50, "symptoms 2", "newest ones that are compared with as many before"),
+        Param("reward_z", 3, "standard errors", 1, 10, "symptoms 2"),
+        Param("reward_gain", 0.03, "share of the range", 0, 1, "default of ours"),
+        Param("tolerance", 0.01, "points", 0, 1, "symptoms 2", "upper 95 % bound of the evaluation's change"),
+        Param("fall_z", 2, "standard errors", 1, 10, "symptoms 2"),
+        Param("critical_z", 4, "standard errors", 1, 20, "symptoms 2"),
+        Param("critical_fall", 0.05, "points", 0, 1, "symptoms 2"),
+    )
+    hold_points = 30
+    hypotheses: tuple[Hypothesis, ...] = (
+        hypothesis("H2a", "trajectories", reward.grader_disagrees),
+        hypothesis("H2b", "metrics", reward.prompts_repeat),
+        hypothesis("H2c", "trajectories", reward.sharpening_only),
+        hypothesis("H2e", "metrics", reward.eval_changed),
+        hypothesis("H2g", "trajectories", reward.filtered),
+        hypothesis("H2d", "action", action="Run the evaluation once with the training's temperature, length cap and template."),
+        hypothesis("H2f", "action", action="Plot the reward's components: does accuracy rise, or format only?"),
+        hypothesis("H2h", "action", action="Give the evaluation's confidence interval: is it wider than the gain of interest?", prior=0.8),
+    )
+    next_checks = SYMPTOMS["eval-not-following-reward"].next_checks
+
+    def evaluate(self, view: RunView) -> Sequence[Finding]:
+        """The gravest parting over the spans."""
+        trained, held_out = reward_metric(view), eval_metric(view)
+        if trained is None or held_out is None:
+            return ()
+        series = points(view, held_out)
+        if not fresh(view, series):
+            return ()
+        worst = max(self._partings(view, trained, held_out, series), key=lambda f: SEVERITIES.index(f.severity), default=None)
+        if worst is None:
+            return ()
+        summary = (
+            f"reward went from {worst.gain.before:.3f} to {worst.gain.after:.3f} and {held_out} from {worst.held_out.before:.3f} "
+            f"to {worst.held_out.after:.3f} since step {worst.onset}"
+        )
+        return (finding(view, self.name, worst.severity, worst.onset, summary, held_out, trained, "length.response.mean", "entropy.mean"),)
+
+    def _partings(self, view: RunView, trained: str, held_out: str, series: Series) -> Iterator[_Parting]:
+        p = view.params
+        low, high = reward_range(view)
+        n = int(p["evaluations"])
+        for reach in (2 * n, 4 * n, 8 * n):
+            half = reach // 2
+            if len(series) < reach:
+                return
+            new = (int(series.steps[-half]), view.step)
+            old = (int(series.steps[-reach]), int(series.steps[-half]) - 1)
+            gain, change = shift(view, trained, old, new), shift(view, held_out, old, new)
+            if gain is None or change is None or gain.z < p["reward_z"] or gain.change < p["reward_gain"] * (high - low):
+                continue
+            fell = change.z < -p["fall_z"]
+            below = change.change + 1.96 * change.error < p["tolerance"]
+            if fell or below:
+                much = fell and (change.z < -p["critical_z"] or change.change < -p["critical_fall"])
+                yield _Parting("critical" if much else "warn", new[0], gain, change)

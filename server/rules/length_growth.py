@@ -1,0 +1,117 @@
+"""RS041 length-growth."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import server.checks.shape as shape
+from server.checks.measure import Moved, finding, fresh, level, moved, points, trend_of, warmed_up, window
+from server.detectors.level import since
+from server.detectors.trend import trend
+from server.queries.view import RunView, Series
+from server.rules.base import Finding, Hypothesis, Param, Severity, Status, hypothesis
+from server.symptoms import SYMPTOMS
+
+
+class LengthGrowth:
+    """Responses keep growing.
+
+    What it observes:
+        Theil-Sen slope of the mean response length over 60 points above 20 % of the baseline per 100 steps (Mann-Kendall p < .01), and
+        the newest points at least 20 % and four spreads above what they were when the window began: watch. Warn if the evaluation does
+        not rise over the same span, or truncation is above 5 % and rising, or wrong answers grow more than twice as fast as right ones.
+        Critical if more than half of the responses are cut as well.
+
+    Why it matters:
+        Growth can be longer reasoning or a reward for length. Tokens are the cost of the run, and the cap ends it.
+
+    Hypotheses:
+        H4a real gain: the evaluation rises with it. H4i the reward prefers length: correlation among right responses and within groups.
+        H4b length by averaging: only wrong answers grow, under a sequence mean.
+        H4d lost termination; H4e repetition loops; H4f tool loops; H4g a mix of longer tasks; H4h a raised cap.
+
+    When it is wrong:
+        Growth of R1-Zero-like runs is often a real gain. Growth after a raised cap is planned.
+
+    Sources:
+        symptoms 4 and 22; AReaL acts at 5 % truncation.
+    """
+
+    code = "RS041"
+    name = "length-growth"
+    family = "shape"
+    status: Status = "preview"
+    version = 1
+    needs: tuple[tuple[str, ...], ...] = (shape.LENGTH,)
+    params: tuple[Param, ...] = (
+        Param("slope", 0.2, "share per 100 steps", 0.01, 5, "symptoms 22"),
+        Param("p", 0.01, "probability", 0.0001, 0.2, "symptoms 4"),
+        Param("window_points", 60, "points", 10, 240, "symptoms 0.3"),
+        Param("window_steps", 60, "steps", 10, 2000, "symptoms 0.3"),
+        Param("least_growth", 0.2, "share", 0.01, 5, "default of ours"),
+        Param("truncated", 0.05, "0..1", 0, 1, "symptoms 4"),
+        Param("cut", 0.5, "0..1", 0, 1, "symptoms 22"),
+    )
+    hold_points = 20
+    hypotheses: tuple[Hypothesis, ...] = (
+        hypothesis("H4i", "trajectories", shape.reward_prefers_length),
+        hypothesis("H4a", "metrics", shape.gain_is_real),
+        hypothesis("H4b", "trajectories", shape.wrong_grow_longer),
+        hypothesis("H4d", "metrics", shape.termination_lost),
+        hypothesis("H4e", "trajectories", shape.tails_repeat),
+        hypothesis("H4g", "trajectories", shape.mix_longer),
+        hypothesis("H4f", "metrics", shape.tools_more, prior=0.9),
+        hypothesis("H4h", "metrics", shape.cap_changed, prior=0.9),
+    )
+    next_checks = SYMPTOMS["length-growth"].next_checks
+
+    def evaluate(self, view: RunView) -> Sequence[Finding]:
+        """Growth over the window, graded by what comes with it."""
+        p = view.params
+        metric = next(m for m in shape.LENGTH if view.has(m))
+        series = points(view, metric)
+        if not fresh(view, series) or not warmed_up(view, series):
+            return ()
+        part = series.tail(window(series, p["window_steps"], p["window_points"]))
+        change = moved(view, metric, newest=5)
+        if change is None or change.now < (1 + p["least_growth"]) * change.base.median or change.z < 4:
+            change = self._slowly(series, part)
+        found = trend(part.steps, part.values)
+        if change is None or found.p > p["p"] or found.slope * 100 < p["slope"] * change.base.median:
+            return ()
+        severity = self._severity(view, change.onset)
+        text = f"{metric} grows by {found.slope * 100 / change.base.median:.0%} per 100 steps: {change.base.median:.1f} to {change.now:.1f} tokens"
+        names = (
+            shape.truncated_metric(view) or "fact.length.p95",
+            "eval.heldout.score",
+            "fact.length.correct.mean",
+            "fact.length.wrong.mean",
+        )
+        return (finding(view, self.name, severity, change.onset, f"{text} since step {change.onset}", metric, *names),)
+
+    def _slowly(self, series: Series, part: Series) -> Moved | None:
+        """Growth too slow to leave a baseline that moves with it: the newest points against the window's first ones."""
+        from server.detectors.baseline import Baseline, median_spread, robust_z
+
+        if len(part) < 20:
+            return None
+        early, spread = median_spread(part.values[:10])
+        now = sorted(part.values[-5:].tolist())[2]
+        base = Baseline(early, spread, 0, 9)
+        if now < 1.2 * early or robust_z(now, base) < 4:
+            return None
+        at = since(part.values, early + 2 * spread, allowed=3)
+        onset = int(part.steps[min(at, len(part) - 1)])
+        return Moved(now, base, robust_z(now, base), (int(part.steps[0]), int(part.steps[9])), onset)
+
+    def _severity(self, view: RunView, onset: int) -> Severity:
+        cut = shape.truncated_metric(view)
+        share = level(view, cut, 3) if cut else None
+        rising = cut is not None and trend_of(view, cut)[0].slope > 0
+        if share is not None and share > view.params["cut"]:
+            return "critical"
+        wrong, right = (trend_of(view, f"fact.length.{m}.mean")[0] for m in ("wrong", "correct"))
+        apart = wrong.p < 0.01 and wrong.slope > 2 * max(right.slope, 0) and wrong.slope > 0
+        if (share is not None and share > view.params["truncated"] and rising) or apart or shape.longer_without_gain(view, onset):
+            return "warn"
+        return "watch"

@@ -1,0 +1,97 @@
+"""RS031 near-identical-responses."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import server.checks.distribution as distribution
+from server.checks.measure import beyond_for, finding, mean_of, points
+from server.queries.view import RunView
+from server.rules.base import Finding, Hypothesis, Param, Status, hypothesis
+from server.symptoms import SYMPTOMS
+
+
+class NearIdenticalResponses:
+    """Responses of a group are copies of each other, or one text answers many prompts.
+
+    What it observes:
+        For free-form responses (100 characters or more on average) the share of copies within groups above .5, or the similarity of
+        5-character shingles above .8, mean of five points: warn. For short answers right ones are naturally equal, so only wrong ones
+        count: copies above .7 among them, at least twice the start. For both, responses that also answer another prompt of the step:
+        more than half, at least twice the start: warn.
+
+    Why it matters:
+        A group of copies has no variance and teaches nothing; one text for all prompts means the prompt is no longer read.
+
+    Hypotheses:
+        H3a sharpening: evaluation and reward still rise.
+        H3g template: similarity across prompts grew. H9c the sampler copies: copies although the entropy is not low.
+        H3b many updates per batch.
+
+    When it is wrong:
+        Short answers, tool calls and JSON are alike by nature.
+
+    Sources:
+        symptoms 3 and 22; RAGEN-2 on template collapse.
+    """
+
+    code = "RS031"
+    name = "near-identical-responses"
+    family = "distribution"
+    status: Status = "preview"
+    version = 1
+    needs: tuple[tuple[str, ...], ...] = (("fact.group.duplicate_frac", "fact.similarity.within", "fact.duplicate.across_frac"),)
+    params: tuple[Param, ...] = (
+        Param("duplicate_frac", 0.5, "0..1", 0, 1, "symptoms 3"),
+        Param("similarity", 0.8, "0..1", 0, 1, "symptoms 3"),
+        Param("free_form", 100, "characters", 10, 10000, "default of ours", "mean length from which answers are free-form"),
+        Param("wrong_duplicate_frac", 0.7, "0..1", 0, 1, "default of ours"),
+        Param("across_frac", 0.5, "0..1", 0, 1, "default of ours"),
+        Param("points", 5, "points", 1, 50, "default of ours"),
+        Param("start_points", 10, "points", 3, 100, "default of ours"),
+    )
+    hold_points = 20
+    hypotheses: tuple[Hypothesis, ...] = (
+        hypothesis("H3g", "trajectories", distribution.template),
+        hypothesis("H9c", "trajectories", distribution.same_seed),
+        hypothesis("H3a", "metrics", distribution.still_learning),
+        hypothesis("H3b", "config", distribution.many_updates, prior=0.8),
+        hypothesis("H3e", "metrics", distribution.one_token, prior=0.8),
+    )
+    next_checks = SYMPTOMS["near-identical-responses"].next_checks
+
+    def evaluate(self, view: RunView) -> Sequence[Finding]:
+        """Copies within groups, or across prompts."""
+        p, n = view.params, int(view.params["points"])
+        size = mean_of(view, "fact.length.characters", n)
+        if size is None:
+            return ()
+        signs = [("fact.duplicate.across_frac", p["across_frac"], True, "of the responses also answer another prompt")]
+        if size >= p["free_form"]:
+            signs += [
+                ("fact.group.duplicate_frac", p["duplicate_frac"], False, "of the responses of a group repeat another"),
+                ("fact.similarity.within", p["similarity"], False, "similarity between responses to one prompt"),
+            ]
+        else:
+            signs.append(
+                ("fact.group.duplicate_wrong_frac", p["wrong_duplicate_frac"], True, "of the wrong responses of a group repeat another")
+            )
+        for metric, limit, relative, text in signs:
+            share, series = mean_of(view, metric, n), points(view, metric)
+            if share is None or len(series) < n or share <= limit:
+                continue
+            start = float(view.series(metric).values[: int(p["start_points"])].mean())
+            if relative and (len(series) < 2 * n or share < 2 * start):
+                continue
+            if metric.endswith("wrong_frac") and self._few_wrong(view):
+                continue
+            onset = beyond_for(view, metric, limit)
+            summary = f"{share:.0%} {text}, {start:.0%} at the start; since step {onset}"
+            return (finding(view, self.name, "warn", onset, summary, metric, "entropy.mean", "reward.mean"),)
+        return ()
+
+    def _few_wrong(self, view: RunView) -> bool:
+        """With hardly a wrong response left, those that are left say nothing."""
+        solved = mean_of(view, "group.solve_all_frac" if view.has("group.solve_all_frac") else "fact.group.all_high_frac", 5)
+        reward = mean_of(view, "reward.mean", 5)
+        return (solved is not None and solved > 0.6) or (reward is not None and reward > 0.9)

@@ -1,0 +1,151 @@
+"""RS131 verifier-fault."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import server.checks.verifier as verifier
+from server.checks.measure import beyond_for, finding, finite, fresh, mean_of, moved, points, reward_metric, reward_range
+from server.queries.view import RunView
+from server.rules.base import Finding, Hypothesis, Param, Severity, Status, hypothesis
+from server.symptoms import SYMPTOMS
+
+
+class VerifierFault:
+    """Gradings fail, are constant, contradict themselves, or moved while the policy did not.
+
+    What it observes:
+        Share of trajectories whose verifier timed out or failed, mean of three points: above 1 % watch, 5 % warn, 20 % critical;
+        above 1 % warn too where these count as the lowest reward. Rewards without any spread over more than 100 responses after
+        rewards with spread: warn at three points, critical at ten. Equal responses to one prompt of one step with different rewards:
+        more than 2 % warn. A step in the reward beyond 6 spreads within five points while entropy, length, KL, prompts and difficulty
+        stay within two: warn.
+
+    Why it matters:
+        The policy learns whatever the verifier says. Every alarm that rests on rewards is worthless while it is wrong.
+
+    Hypotheses:
+        H13e time-outs or errors counted as failures: unanswered gradings have the lowest reward, most often on long responses.
+        H13a grader down or constant: one value for all responses, nothing unanswered.
+        H13h rewards assigned to the wrong responses: equal responses disagree as often as chance would give.
+        H13f a judge that is not deterministic: equal responses disagree, but seldom.
+        H13c a pattern that never matches: a component exactly 0 from the first step.
+        H13g the grader's version changed: an event names it.
+
+    When it is wrong:
+        A component that is saturated at its best value (format 1.0) has no spread either and is left out. Easier or harder prompts move
+        the reward without the policy: their length and difficulty are compared where they are written.
+
+    Sources:
+        symptoms 13 and 22.
+    """
+
+    code = "RS131"
+    name = "verifier-fault"
+    family = "verifier"
+    status: Status = "preview"
+    version = 1
+    needs: tuple[tuple[str, ...], ...] = (("fact.verifier.timeout_frac", "reward.mean", "fact.reward.mean", "reward.std"),)
+    params: tuple[Param, ...] = (
+        Param("unanswered_watch", 0.01, "0..1", 0, 1, "symptoms 22"),
+        Param("unanswered_warn", 0.05, "0..1", 0, 1, "symptoms 22"),
+        Param("unanswered_critical", 0.2, "0..1", 0, 1, "symptoms 22"),
+        Param("zero_warn", 0.01, "0..1", 0, 1, "symptoms 13", "unanswered gradings that count as the lowest reward"),
+        Param("conflict_warn", 0.02, "0..1", 0, 1, "symptoms 13", "equal responses with different rewards"),
+        Param("conflict_responses", 100, "responses", 10, 10000, "default of ours", "equal responses needed in the window"),
+        Param("constant_points", 3, "points", 2, 50, "default of ours"),
+        Param("constant_critical_points", 10, "points", 3, 100, "symptoms 13"),
+        Param("step_spreads", 6, "MADN", 3, 20, "default of ours"),
+    )
+    hold_points = 20
+    hypotheses: tuple[Hypothesis, ...] = (
+        hypothesis("H13e", "trajectories", verifier.timeouts_counted),
+        hypothesis("H13a", "metrics", verifier.grader_constant),
+        hypothesis("H13h", "trajectories", verifier.rewards_shuffled),
+        hypothesis("H13f", "trajectories", verifier.judge_contradicts),
+        hypothesis("H13c", "metrics", verifier.never_matched),
+        hypothesis("H13g", "metrics", verifier.version_changed),
+        hypothesis("H13b", "action", action="Read prompts that always score 0 although most responses agree on one answer."),
+        hypothesis("H13d", "action", action="Print exactly what the grader was given for five responses."),
+    )
+    next_checks = SYMPTOMS["verifier-fault"].next_checks
+
+    def evaluate(self, view: RunView) -> Sequence[Finding]:
+        """The gravest of the four signs."""
+        for sign in (self._unanswered, self._constant, self._contradiction, self._step):
+            found = sign(view)
+            if found is not None:
+                return (found,)
+        return ()
+
+    def _unanswered(self, view: RunView) -> Finding | None:
+        p, share = view.params, verifier.unanswered_share(view)
+        if share is None or share <= p["unanswered_watch"]:
+            return None
+        zero = mean_of(view, "fact.verifier.zero_frac") or 0.0
+        severity: Severity = "watch"
+        if share > p["unanswered_critical"]:
+            severity = "critical"
+        elif share > p["unanswered_warn"] or zero > p["zero_warn"]:
+            severity = "warn"
+        metric = max(("fact.verifier.timeout_frac", "fact.verifier.error_frac"), key=lambda m: mean_of(view, m) or 0.0)
+        onset = beyond_for(view, metric, p["unanswered_watch"] / 2)
+        summary = f"{share:.1%} of gradings timed out or failed, {zero:.1%} of responses got the lowest reward for it, since step {onset}"
+        return finding(view, self.name, severity, onset, summary, metric, "fact.verifier.zero_frac", "reward.mean", hard=True)
+
+    def _constant(self, view: RunView) -> Finding | None:
+        metric = "reward.std" if view.has("reward.std") else "fact.reward.std"
+        series, p = finite(view.series(metric)), view.params
+        if not fresh(view, series):
+            return None
+        stretch = len(series) - 1
+        while stretch >= 0 and series.values[stretch] < 1e-9:
+            stretch -= 1
+        flat = len(series) - 1 - stretch
+        before = series.values[max(0, stretch - 19) : stretch + 1]
+        if flat < p["constant_points"] or len(before) < 5 or not self._unsaturated(view):
+            return None
+        if float((before < 1e-9).mean()) > 0.1 or flat * (mean_of(view, "fact.n") or 64) < 100:
+            return None
+        onset = int(series.steps[stretch + 1])
+        severity: Severity = "critical" if flat >= p["constant_critical_points"] else "warn"
+        summary = f"every response got the same reward at {flat} points in a row, since step {onset}; rewards differed before"
+        return finding(view, self.name, severity, onset, summary, metric, "reward.mean", "entropy.mean", hard=True)
+
+    def _unsaturated(self, view: RunView) -> bool:
+        """Not at the best reward, which a policy may reach with every response."""
+        metric = reward_metric(view)
+        low, high = reward_range(view)
+        now = mean_of(view, metric, 1) if metric else None
+        return now is not None and now < high - 0.02 * (high - low)
+
+    def _contradiction(self, view: RunView) -> Finding | None:
+        metric, p = "fact.reward.conflict_frac", view.params
+        series, twins = points(view, metric).tail(5), points(view, "fact.reward.twin_n").tail(5)
+        if not fresh(view, series) or float(twins.values.sum()) < p["conflict_responses"] or len(series) != len(twins):
+            return None
+        share = float((series.values * twins.values).sum() / twins.values.sum())
+        if share <= p["conflict_warn"] or len(series) < 3:
+            return None
+        onset = beyond_for(view, metric, p["conflict_warn"] / 2)
+        summary = f"{share:.1%} of equal responses to the same prompt got different rewards, over {twins.values.sum():.0f} responses"
+        return finding(view, self.name, "warn", onset, summary, metric, "reward.mean")
+
+    def _step(self, view: RunView) -> Finding | None:
+        metric = reward_metric(view)
+        change = moved(view, metric, newest=3, least=0.01) if metric else None
+        low, high = reward_range(view)
+        if (
+            metric is None
+            or change is None
+            or abs(change.z) < view.params["step_spreads"]
+            or abs(change.now - change.base.median) < 0.15 * (high - low)
+        ):
+            return None
+        policy = verifier.policy_moved(view)
+        if view.step - change.onset > 5 or len(policy) < 2 or max(policy.values()) > 2:
+            return None
+        if max(verifier.tasks_moved(view).values(), default=0.0) > 2:
+            return None
+        summary = f"{metric} went from {change.base.median:.3g} to {change.now:.3g} at step {change.onset} while the policy did not move"
+        return finding(view, self.name, "warn", change.onset, summary, metric, *policy)

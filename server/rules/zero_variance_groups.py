@@ -1,0 +1,92 @@
+"""RS091 zero-variance-groups."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import server.checks.groups as groups
+from server.checks.engine import reward_trend
+from server.checks.measure import beyond_for, finding, finite, fresh, points, reward_metric, reward_range, window
+from server.queries.view import RunView
+from server.rules.base import Finding, Hypothesis, Param, Severity, Status, hypothesis
+from server.symptoms import SYMPTOMS
+
+_METRICS = ("group.zero_std_frac", "fact.group.zero_std_frac")
+
+
+class ZeroVarianceGroups:
+    """Most groups have equal rewards, so that no gradient comes from them.
+
+    What it observes:
+        Median over 20 points of the share of groups whose rewards are all equal: above .5 watch, above .8 warn if the reward does not
+        rise over the same points, above .95 at ten points with the reward at its minimum critical. A single point says nothing: healthy
+        runs with small groups pass .8 now and then.
+
+    Why it matters:
+        The effective batch is (1 - share) times the prompts; generation and grading of the rest are wasted.
+
+    Hypotheses:
+        H9a too hard: groups fail altogether. H9b too easy or mastered: groups are solved by every member.
+        H9c identical samples: copies among wrong answers too. H9d groups too small. H9e the grader gives one value.
+        H9f wrong groups: ids with one member or several prompts.
+
+    When it is wrong:
+        A share that rises with the reward is success. Rewards of a model are never equal. Filters before logging hide the share.
+
+    Sources:
+        symptoms 9 and 22: measured on public collapses (6 of 6, none false, but late); DAPO recipe.
+    """
+
+    code = "RS091"
+    name = "zero-variance-groups"
+    family = "groups"
+    status: Status = "preview"
+    version = 1
+    needs: tuple[tuple[str, ...], ...] = (_METRICS,)
+    params: tuple[Param, ...] = (
+        Param("watch", 0.5, "0..1", 0, 1, "symptoms 22"),
+        Param("warn", 0.8, "0..1", 0, 1, "symptoms 22"),
+        Param("critical", 0.95, "0..1", 0, 1, "symptoms 22"),
+        Param("window_points", 20, "points", 5, 100, "symptoms 22"),
+        Param("window_steps", 20, "steps", 5, 1000, "symptoms 22"),
+        Param("minimum", 0.05, "share of the range", 0, 0.5, "symptoms 9", "reward counts as at its minimum below it"),
+    )
+    hold_points = 20
+    hypotheses: tuple[Hypothesis, ...] = (
+        hypothesis("H9b", "metrics", groups.too_easy),
+        hypothesis("H9a", "metrics", groups.too_hard),
+        hypothesis("H9e", "metrics", groups.grader_constant),
+        hypothesis("H9c", "trajectories", groups.identical_samples),
+        hypothesis("H9d", "config", groups.groups_small, prior=0.8),
+        hypothesis("H9f", "trajectories", groups.wrong_groups),
+        hypothesis("H9g", "action", action="Compare the filter's condition with the metric: both must use the same reward."),
+    )
+    next_checks = SYMPTOMS["zero-variance-groups"].next_checks
+
+    def evaluate(self, view: RunView) -> Sequence[Finding]:
+        """The median share over the window against its limits."""
+        p = view.params
+        metric = next(m for m in _METRICS if view.has(m))
+        series = points(view, metric)
+        part = series.tail(window(series, p["window_steps"], p["window_points"]))
+        if not fresh(view, series) or len(part) < 10:
+            return ()
+        share = sorted(part.values.tolist())[len(part) // 2]
+        if share <= p["watch"]:
+            return ()
+        severity: Severity = "watch"
+        limit = p["watch"]
+        if share > p["warn"] and reward_trend(view) <= 0:
+            severity, limit = "warn", p["warn"]
+            if bool((part.tail(10).values > p["critical"]).all()) and self._at_minimum(view):
+                severity, limit = "critical", p["critical"]
+        onset = beyond_for(view, metric, limit, allowed=4)
+        summary = f"{share:.0%} of the groups have equal rewards (median of {len(part)} points), above {limit:.0%} since step {onset}"
+        names = ("group.solve_all_frac", "group.solve_none_frac", "grad.norm", "reward.mean")
+        return (finding(view, self.name, severity, onset, summary, metric, *names, hard=severity == "critical"),)
+
+    def _at_minimum(self, view: RunView) -> bool:
+        metric = reward_metric(view)
+        low, high = reward_range(view)
+        series = finite(view.series(metric)).tail(10) if metric else None
+        return series is not None and len(series) > 0 and float(series.values.max()) < low + view.params["minimum"] * (high - low)
