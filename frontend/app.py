@@ -30,13 +30,16 @@ from server.queries.runs import newest_attempt, run_summary
 
 ASSETS = Path(__file__).parent / "assets"
 _NO_PAGES = ("api/", "_dash", "assets/", "live/")
+_WITH_CHARTS = ("r/", "incidents/")
+# Plotly is most of what a page loads, and Dash asks for it only when the first chart is there.
+_PLOTLY = '<link rel="preload" href="/_dash-component-suites/plotly/package_data/plotly.min.js" as="script">'
 _LOG = logging.getLogger(__name__)
 _INDEX = """<!DOCTYPE html>
 <html lang="en" data-mantine-color-scheme="light">
 <head>{%metas%}<title>RLVitals</title>{%favicon%}
 <script src="/assets/early.js"></script>
 <link rel="preload" href="/assets/fonts/inter-latin-wght-normal.woff2" as="font" type="font/woff2" crossorigin>
-{%css%}</head>
+{%css%}<!--preload--></head>
 <body>{%app_entry%}<footer>{%config%}{%scripts%}{%renderer%}</footer></body>
 </html>"""
 
@@ -70,7 +73,7 @@ def mount(api: FastAPI, service: Any) -> Dash:
     _add_page_routes(api, app)
     api.add_middleware(Compressed)
     # What was added last stands outermost, but nothing may be read or answered before the door has let it in.
-    api.user_middleware.sort(key=lambda entry: entry.cls is not Access)
+    api.user_middleware.sort(key=lambda entry: getattr(entry.cls, "__name__", "") != Access.__name__)
     # Every callback is known now, so the inline scripts are too.
     app._setup_server()
     hashes = tuple(app.csp_hashes())
@@ -106,6 +109,7 @@ def _layout() -> Any:
             dcc.Location(id="url", refresh="callback-nav"),
             dcc.Store(id=live.STORE_ID),
             dcc.Store(id="page-title"),
+            dcc.Store(id="redraw"),
             dmc.AppShell(
                 [
                     dmc.AppShellHeader(html.Div(id="top-bar", className="rlv-top"), withBorder=False),
@@ -121,8 +125,10 @@ def _layout() -> Any:
 
 
 def _register_router(app: Dash, service: Any, pages: tuple[ModuleType, ...]) -> None:
-    @app.callback(Output("page", "children"), Output("page-title", "data"), Input("url", "pathname"), Input("url", "search"))  # type: ignore[untyped-decorator]
-    async def show(path: str, search: str | None) -> tuple[Any, str]:
+    @app.callback(
+        Output("page", "children"), Output("page-title", "data"), Input("url", "pathname"), Input("url", "search"), Input("redraw", "data")
+    )
+    async def show(path: str, search: str | None, _again: object) -> tuple[Any, str]:
         theme.choose(ctx.cookies.get("rlv-scheme"))
         return await asyncio.to_thread(contextvars.copy_context().run, page_for, service, pages, path, search)
 
@@ -148,7 +154,7 @@ def page_for(service: Any, pages: tuple[ModuleType, ...], path: str, search: str
 
 
 def _register_bar(app: Dash, service: Any, bar: list[tuple[str, str]]) -> None:
-    @app.callback(Output("top-bar", "children"), Input("url", "pathname"), Input(live.STORE_ID, "data"))  # type: ignore[untyped-decorator]
+    @app.callback(Output("top-bar", "children"), Input("url", "pathname"), Input(live.STORE_ID, "data"))
     async def draw(path: str, message: dict[str, Any] | None) -> Any:
         if ctx.triggered_id == live.STORE_ID and not (message or {}).get("incidents"):
             raise PreventUpdate
@@ -157,9 +163,7 @@ def _register_bar(app: Dash, service: Any, bar: list[tuple[str, str]]) -> None:
 
 
 def _register_run_header(app: Dash, service: Any) -> None:
-    @app.callback(  # type: ignore[untyped-decorator]
-        Output("run-state", "children"), Output("run-facts", "children"), Input("run-id", "data"), Input(live.STORE_ID, "data")
-    )
+    @app.callback(Output("run-state", "children"), Output("run-facts", "children"), Input("run-id", "data"), Input(live.STORE_ID, "data"))
     async def draw(run_id: str, message: dict[str, Any] | None) -> Any:
         # A beat without rows still matters: a run may have fallen silent.
         if ctx.triggered_id == live.STORE_ID and (message or {}).get("rows") and run_id not in (message or {})["rows"]:
@@ -189,7 +193,8 @@ def _add_page_routes(api: FastAPI, app: Dash) -> None:
     async def index(path: str, request: Request) -> Response:
         if path.startswith(_NO_PAGES):
             raise HTTPException(404)
-        return HTMLResponse(index_of(app, request))
+        page = index_of(app, request)
+        return HTMLResponse(page.replace("<!--preload-->", _PLOTLY if path.startswith(_WITH_CHARTS) else ""))
 
     @api.get("/", include_in_schema=False)
     async def home() -> RedirectResponse:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from frontend.components.severity import rank
+from ingest.text import visible_line
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +65,7 @@ def _cell(
     if mine:
         worst = max(mine, key=lambda i: (rank(i.severity), -i.onset_step))
         step = worst.steps_by_severity.get(worst.severity, worst.onset_step)
-        where = f": {worst.slice}" if worst.slice else f" at {step}" if worst.severity == "critical" else f" from {step}"
+        where = f": {visible_line(worst.slice)}" if worst.slice else f" at {step}" if worst.severity == "critical" else f" from {step}"
         return Cell(family, worst.severity, f"{worst.severity}{where}", worst, reasons)
     ruled = [symptom for symptom in family.symptoms if symptom in known]
     if not ruled:

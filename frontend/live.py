@@ -17,7 +17,7 @@ BEAT_SECONDS = 5.0
 def register(app: Dash, service: Any) -> None:
     """Attaches the one persistent callback that feeds the Store of each open page."""
 
-    @app.callback(websocket=True, persistent=True)  # type: ignore[untyped-decorator]
+    @app.callback(websocket=True, persistent=True)
     async def push() -> None:
         socket = ctx.websocket
         if socket is None:

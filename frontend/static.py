@@ -11,9 +11,8 @@ import hashlib
 import sys
 from collections.abc import Iterable, MutableMapping
 from pathlib import Path
-from typing import Any
 
-import brotli
+import brotli  # type: ignore[import-untyped]
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -45,7 +44,7 @@ class Compressed:
         if encoding is None:
             await self.app(scope, receive, send)
             return
-        await _Answer(self, scope, send, encoding).run(receive)
+        await _Answer(self, _with_plain_tags(scope, encoding), send, encoding).run(receive)
 
     def compressed(self, body: bytes, encoding: str, static: bool) -> bytes:
         """The body in that encoding; static bodies come from the cache by their digest."""
@@ -93,12 +92,23 @@ class _Answer:
             headers.add_vary_header("accept-encoding")
             if "etag" in headers:
                 # The same tag must not stand for two encodings of one file.
-                headers["etag"] = f'"{headers["etag"].strip(chr(34))}-{self.encoding}"'
+                tag = headers["etag"]
+                headers["etag"] = f'{tag[:-1]}-{self.encoding}"' if tag.endswith('"') else f"{tag}-{self.encoding}"
         if static and self.scope.get("query_string", b"").startswith(b"m="):
             headers["cache-control"] = _LONG
         headers["content-length"] = str(len(body))
         await self.send({**start, "headers": headers.raw})
         await self.send({"type": "http.response.body", "body": body, "more_body": False})
+
+
+def _with_plain_tags(scope: Scope, encoding: str) -> Scope:
+    """The request with the inner application's own tags, so that it can answer "not modified"."""
+    suffix = f"-{encoding}".encode()
+    headers = [
+        (name, value.replace(suffix + b'"', b'"').removesuffix(suffix)) if name == b"if-none-match" else (name, value)
+        for name, value in scope["headers"]
+    ]
+    return {**scope, "headers": headers}
 
 
 def _quick(body: bytes, encoding: str) -> bytes:
@@ -129,10 +139,8 @@ def static_bodies() -> Iterable[bytes]:
 
 def main() -> None:
     """Fills the cache and says how many files were added."""
-    print(f"{fill_cache(static_bodies())} static files compressed into {CACHE}")
+    sys.stdout.write(f"{fill_cache(static_bodies())} static files compressed into {CACHE}\n")
 
 
 if __name__ == "__main__":
     main()
-
-

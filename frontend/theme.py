@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from contextvars import ContextVar
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -76,8 +77,7 @@ MONO = "'JetBrains Mono Variable', ui-monospace, monospace"
 SIZES = {"title": 17, "sentence": 15, "body": 13, "table": 12.5, "section": 12, "label": 11, "axis": 10}
 SPACE = {"xs": 4, "sm": 8, "md": 12, "lg": 16, "xl": 24}
 RADIUS = {"cell": 2, "chip": 5, "control": 6, "token": 6, "card": 8}
-MARGIN_SMALL = {"l": 38, "r": 8, "t": 6, "b": 5}
-MARGIN_SMALL_STEPS = {"l": 38, "r": 8, "t": 6, "b": 16}
+MARGIN_SMALL = {"l": 38, "r": 8, "t": 6, "b": 16}
 MARGIN_LARGE = {"l": 44, "r": 12, "t": 8, "b": 22}
 RAW_OPACITY = 0.34
 OLD_ATTEMPT_OPACITY = 0.22
@@ -149,12 +149,24 @@ def plotly_template(scheme: Scheme) -> go.layout.Template:
             "dragmode": "zoom",
             "hoverlabel": {"font": {"family": FONT, "size": SIZES["label"]}},
             "xaxis": {
-                **axis, "showgrid": False, "showline": True, "linecolor": c["border-strong"], "linewidth": 1,
-                "ticks": "outside", "ticklen": 3, "tickcolor": c["border-strong"],
+                **axis,
+                "showgrid": False,
+                "showline": True,
+                "linecolor": c["border-strong"],
+                "linewidth": 1,
+                "ticks": "outside",
+                "ticklen": 3,
+                "tickcolor": c["border-strong"],
             },
             "yaxis": {**axis, "showgrid": True, "gridcolor": c["grid"], "gridwidth": 1, "showline": False, "nticks": 4, "ticks": ""},
         }
-    )  # fmt: skip
+    )
+
+
+@lru_cache(maxsize=2)
+def template_json(scheme: Scheme) -> dict[str, Any]:
+    """The template as plain values, for figures that are plain dictionaries. Shared: never change it."""
+    return dict(plotly_template(scheme).to_plotly_json())
 
 
 def register_templates() -> None:
@@ -170,8 +182,17 @@ def mantine() -> dict[str, Any]:
     """The theme object of MantineProvider. Colours that differ by scheme are CSS variables of theme.css."""
     light, dark = colours("light"), colours("dark")
     blues = [
-        light["accent-soft"], "#D5E0F8", "#AEC4F1", dark["accent"], dark["accent"], "#4A76DC", light["accent"], "#2853BA", "#2247A1", "#1B3A86",
-    ]  # fmt: skip
+        light["accent-soft"],
+        "#D5E0F8",
+        "#AEC4F1",
+        dark["accent"],
+        dark["accent"],
+        "#4A76DC",
+        light["accent"],
+        "#2853BA",
+        "#2247A1",
+        "#1B3A86",
+    ]
     return {
         "primaryColor": "rlv",
         "primaryShade": {"light": 6, "dark": 4},

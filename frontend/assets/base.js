@@ -90,7 +90,8 @@
     title: function (title) {
       var run = document.querySelector("[data-run] h1");
       document.title = (run ? run.textContent + " · " : "") + (title ? title + " · " : "") + "RLVitals";
-      window.scrollTo(0, 0);
+      if (rlv.path !== window.location.pathname) { window.scrollTo(0, 0); }
+      rlv.path = window.location.pathname;
       return window.dash_clientside.no_update;
     },
     live: function (message) {

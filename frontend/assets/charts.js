@@ -158,13 +158,13 @@
     var place = box();
     var asked = new URL(window.location.href).searchParams;
     rlv.zoomed = asked.has("from") || asked.has("to");
-    if (place && !place.rlvSteps && !rlv.zoomed) { place.rlvSteps = gd.layout.xaxis.range.slice(); }
+    if (place && !place.rlvSteps) { place.rlvSteps = place.getAttribute("data-steps").split(",").map(Number); }
     gd.on("plotly_relayout", function (change) {
       if (change["xaxis.range[0]"] !== undefined) { spread(gd, [change["xaxis.range[0]"], change["xaxis.range[1]"]]); }
-      else if (change["xaxis.autorange"] && place && place.rlvSteps) {
-        window.Plotly.relayout(gd, { "xaxis.range": place.rlvSteps.slice() });
-        spread(gd, place.rlvSteps.slice());
-      }
+    });
+    gd.on("plotly_doubleclick", function () {
+      if (place) { spread(null, place.rlvSteps.slice()); }
+      return false;
     });
   });
 
@@ -188,6 +188,7 @@
   }
   rlv.listeners.push(function (message) {
     var id = run();
+    if (id && message.rows[id] !== undefined && document.querySelector(".rlv-waits")) { redraw(); return; }
     if (!id || !box()) { return; }
     var mine = message.rows[id] !== undefined || message.incidents.some(function (item) { return item.run_id === id; });
     if (!mine) { return; }
@@ -230,7 +231,10 @@
   /* Draws the answer; returns the charts whose bins or traces no longer fit, which need their whole data once. */
   function apply(items, answer, whole) {
     var place = box(), again = [];
-    if (place) { place.rlvSteps = answer.steps.slice(); }
+    if (place) {
+      place.rlvSteps = answer.steps.slice();
+      if (place.getAttribute("data-panels") !== answer.panels) { redraw(); return []; }
+    }
     items.forEach(function (item) {
       var fresh = answer.charts[item.card.getAttribute("data-chart")], gd = graphOf(item.card);
       if (!fresh || !gd) { return; }
@@ -241,6 +245,8 @@
     });
     return again;
   }
+  /* A metric was logged for the first time: the page as a whole is asked for again, in place. */
+  function redraw() { window.dash_clientside.set_props("redraw", { data: Date.now() }); }
   function extend(gd, fresh, from, steps) {
     gd.data.forEach(function (trace, index) {
       var keep = trace.x.findIndex(function (step) { return step >= from; });

@@ -25,7 +25,10 @@ _BRAND = (
     ("rect", {"x": 1, "y": 1, "width": 18, "height": 18, "rx": 5, "className": "brand-box"}),
     ("path", {"d": "M4 10.5h2.6l2-5 3 9.5 2-6 .9 1.5H16", "className": "brand-line"}),
 )
-_SUN = (("circle", {"cx": 8, "cy": 8, "r": 6, "className": "stroke-current"}), ("path", {"d": "M8 2a6 6 0 0 1 0 12z", "className": "fill-current"}))
+_SUN = (
+    ("circle", {"cx": 8, "cy": 8, "r": 6, "className": "stroke-current"}),
+    ("path", {"d": "M8 2a6 6 0 0 1 0 12z", "className": "fill-current"}),
+)
 
 Children = Sequence[Any]
 
@@ -47,7 +50,12 @@ def top_bar(pages: Sequence[tuple[str, str]], current: str, open_incidents: int,
         html.Span("Demo", className="rlv-demo", title="Recorded runs in a throw-away home") if demo else html.Span(),
         html.Span(id="rlv-connection", className="rlv-connection", role="status"),
         dmc.ColorSchemeToggle(
-            lightIcon=Svg(_SUN, 16, 16), darkIcon=Svg(_SUN, 16, 16), variant="default", size=28, radius="md", **{"aria-label": "Light or dark"}
+            lightIcon=Svg(_SUN, 16, 16),
+            darkIcon=Svg(_SUN, 16, 16),
+            variant="default",
+            size=28,
+            radius="md",
+            **{"aria-label": "Light or dark"},
         ),
         _help(),
     ]
@@ -63,7 +71,9 @@ def _help() -> Component:
     words = [
         html.P("Everything you see has an address that can be pasted into chat."),
         table,
-        html.P("Curves: move to read every chart at one step, click for the rollouts of that step, drag to zoom all, double click to reset."),
+        html.P(
+            "Curves: move to read every chart at one step, click for the rollouts of that step, drag to zoom all, double click to reset."
+        ),
     ]
     return dmc.HoverCard(
         [
@@ -77,9 +87,14 @@ def _help() -> Component:
 def page_frame(title: str, facts: Any, children: Children, actions: Children = (), crumbs: Sequence[tuple[str, str]] = ()) -> Component:
     """A page that belongs to no run: title, one line of facts, actions at the right. crumbs: (address, text) before the title."""
     above = [item for path, text in crumbs for item in (dcc.Link(visible_line(text), href=path), html.Span("/", className="rlv-slash"))]
-    head = html.Div([html.Div([*above, html.H1(title), html.Span(facts, className="rlv-facts")], className="rlv-head-line")], className="rlv-head-text")
+    head = html.Div(
+        [html.Div([*above, html.H1(title), html.Span(facts, className="rlv-facts")], className="rlv-head-line")], className="rlv-head-text"
+    )
     return html.Div(
-        [html.Header([head, html.Div(list(actions), className="rlv-head-actions")], className="rlv-head"), html.Main(list(children), className="rlv-main")]
+        [
+            html.Header([head, html.Div(list(actions), className="rlv-head-actions")], className="rlv-head"),
+            html.Main(list(children), className="rlv-main"),
+        ]
     )
 
 
@@ -88,8 +103,7 @@ def run_frame(run: RunSummary, tab: str, children: Children, chips: Children = (
     name = html.H1(html.Bdi(visible_line(run.name)))
     project = html.Bdi(visible_line(run.project), className="rlv-project")
     tabs = [
-        dcc.Link(title, href=path.format(run.run_id), className="rlv-tab" + (" is-here" if key == tab else ""))
-        for key, title, path in TABS
+        dcc.Link(title, href=path.format(run.run_id), className="rlv-tab" + (" is-here" if key == tab else "")) for key, title, path in TABS
     ]
     return html.Div(
         [
@@ -97,7 +111,10 @@ def run_frame(run: RunSummary, tab: str, children: Children, chips: Children = (
                 [
                     html.Div(
                         [
-                            html.Div([project, html.Span("/", className="rlv-slash"), name, html.Span(id="run-state"), *chips], className="rlv-head-line"),
+                            html.Div(
+                                [project, html.Span("/", className="rlv-slash"), name, html.Span(id="run-state"), *chips],
+                                className="rlv-head-line",
+                            ),
                             html.Div(id="run-facts", className="rlv-facts"),
                         ],
                         className="rlv-head-text",
@@ -126,12 +143,16 @@ def run_facts(run: RunSummary, attempts: int, now: float | None = None) -> list[
     if run.newest_step is None:
         facts.append("No step read yet")
     else:
-        of = f" of {count(run.planned_steps)}" if run.planned_steps else ""
+        of = f" of {count(run.planned_steps)}" if run.planned_steps and run.newest_step <= run.planned_steps else ""
         facts.append(html.Span(["Step ", html.B(count(run.newest_step), className="num"), of]))
     facts.append(last_step(run, moment))
     if run.tokens is not None:
         facts.append(f"{count(run.tokens)} tokens")
-    facts.append(", ".join(part for part in ((run.algorithm or "").upper(), f"{run.framework} {run.framework_version or 'files'}") if part))
+    facts.append(
+        ", ".join(
+            part for part in (visible_line(run.algorithm or "").upper(), f"{run.framework} {visible_line(run.framework_version or 'files')}") if part
+        )
+    )
     facts.append(f"attempt {attempts}")
     return [item for fact in facts for item in (fact, html.Span(" · ", className="rlv-dot"))][:-1]
 

@@ -17,7 +17,7 @@ from frontend.components.words import change, count, number
 from frontend.families import Cell
 from ingest.schema.metrics import metric
 
-GRAPH = {"displayModeBar": False, "responsive": True, "doubleClick": "reset", "showAxisDragHandles": False, "scrollZoom": False}
+GRAPH = {"displayModeBar": False, "responsive": True, "doubleClick": False, "showAxisDragHandles": False, "scrollZoom": False}
 
 
 def strip_cells(cells: Sequence[Cell], run_id: str) -> Component:
@@ -26,15 +26,24 @@ def strip_cells(cells: Sequence[Cell], run_id: str) -> Component:
 
 
 def _cell(cell: Cell, run_id: str) -> Component:
-    inside = [html.Span([severity_shape(cell.severity, 11), html.Span(cell.family.title)], className="rlv-cell-name"), html.Span(cell.words, className="rlv-cell-words")]
+    inside = [
+        html.Span([severity_shape(cell.severity, 11), html.Span(cell.family.title)], className="rlv-cell-name"),
+        html.Span(cell.words, className="rlv-cell-words"),
+    ]
     if cell.incident is not None:
         target: Component = dcc.Link(inside, href=address("/incidents/<id>", id=cell.incident.id), className=f"rlv-cell is-{cell.severity}")
     else:
         target = html.Button(inside, className=f"rlv-cell is-{cell.severity}", type="button")
     return dmc.HoverCard(
-        [dmc.HoverCardTarget(html.Div(target, role="listitem")), dmc.HoverCardDropdown(html.Div(_about(cell, run_id), className="rlv-about"))],
-        width=300, openDelay=120, position="bottom-start", shadow="sm",
-    )  # fmt: skip
+        [
+            dmc.HoverCardTarget(html.Div(target, role="listitem")),
+            dmc.HoverCardDropdown(html.Div(_about(cell, run_id), className="rlv-about")),
+        ],
+        width=300,
+        openDelay=120,
+        position="bottom-start",
+        shadow="sm",
+    )
 
 
 def _about(cell: Cell, run_id: str) -> list[Any]:
@@ -58,13 +67,20 @@ def incident_card(incident: Any, onsets: Sequence[Mapping[str, Any]], run_id: st
     hypotheses = list(body.get("hypotheses") or [])
     opened = f"open, {count(max(0, newest - incident.onset_step))} steps, first seen at step {incident.detected_step}"
     text = [
-        html.Div([chip(incident.severity), html.B(incident.symptom), html.Span(opened, className="rlv-sub-inline")], className="rlv-incident-head"),
+        html.Div(
+            [chip(incident.severity), html.B(incident.symptom), html.Span(opened, className="rlv-sub-inline")],
+            className="rlv-incident-head",
+        ),
         html.P(line(incident.summary), className="rlv-sentence"),
         *_verdicts(hypotheses),
     ]
     steps = f"{incident.onset_step}-{max(incident.last_step, incident.onset_step)}"
     actions = [
-        dcc.Link("See the rollouts", href=address("/r/<run>/rollouts", {"step": steps}, run=run_id), className="rlv-button is-main" if main else "rlv-button"),
+        dcc.Link(
+            "See the rollouts",
+            href=address("/r/<run>/rollouts", {"step": steps}, run=run_id),
+            className="rlv-button is-main" if main else "rlv-button",
+        ),
         dcc.Link("Open incident", href=address("/incidents/<id>", id=incident.id), className="rlv-button"),
     ]
     folded = list(body.get("absorbed") or [])
@@ -87,7 +103,10 @@ def _verdicts(hypotheses: Sequence[Mapping[str, Any]]) -> list[Component]:
             told[other["verdict"]] = told.get(other["verdict"], 0) + 1
     rest = ", ".join(f"{n} {verdict.replace('_', ' ')}" for verdict, n in told.items())
     return [
-        html.Div([verdict_chip(first["verdict"]), html.Span(line(str(first["title"]))), html.Code(first["id"], className="rlv-sub-inline")], className="rlv-incident-head"),
+        html.Div(
+            [verdict_chip(first["verdict"]), html.Span(line(str(first["title"]))), html.Code(first["id"], className="rlv-sub-inline")],
+            className="rlv-incident-head",
+        ),
         html.Div(rest, className="rlv-sub"),
     ]
 
@@ -111,7 +130,13 @@ def onset_order(onsets: Sequence[Mapping[str, Any]], first: int, newest: int) ->
     for index, onset in enumerate(shown):
         y, x = index * row, left + (onset["step"] - low) * scale
         style = f"onset-{onset['severity']}"
-        shapes.append(["text", {"x": left - 8, "y": y + 12, "textAnchor": "end", "className": "onset-name" + (" is-first" if index == 0 else "")}, onset["title"]])
+        shapes.append(
+            [
+                "text",
+                {"x": left - 8, "y": y + 12, "textAnchor": "end", "className": "onset-name" + (" is-first" if index == 0 else "")},
+                onset["title"],
+            ]
+        )
         shapes.append(["rect", {"x": x, "y": y + 5, "width": round(width - right - x, 1), "height": 7, "className": f"onset-bar {style}"}])
         shapes.append(["rect", {"x": x, "y": y + 2, "width": 2.5, "height": 13, "className": f"onset-mark {style}"}])
         moved = change(onset["before"], onset["after"], score=onset["score"])
@@ -119,16 +144,26 @@ def onset_order(onsets: Sequence[Mapping[str, Any]], first: int, newest: int) ->
     shapes.append(["text", {"x": left - 8, "y": height + 13, "textAnchor": "end", "className": "onset-step"}, "step"])
     label = "Order of onset: " + ", ".join(f"{o['title']} at step {o['step']}" for o in shown)
     return html.Div(
-        [html.Div("Order of onset and size of change", className="rlv-sub"), Svg(shapes, width, height + 18, label=label)], className="rlv-onsets"
+        [html.Div("Order of onset and size of change", className="rlv-sub"), Svg(shapes, width, height + 18, label=label)],
+        className="rlv-onsets",
     )
 
 
 def chart_card(
-    key: str, title: str, unit: str, figure: Mapping[str, Any], labels: Sequence[str], value: float | None, moved: tuple[str, str] | None,
-    note: str = "", large: bool = False,
+    key: str,
+    title: str,
+    unit: str,
+    figure: Mapping[str, Any],
+    labels: Sequence[str],
+    value: float | None,
+    moved: tuple[str, str] | None,
+    note: str = "",
+    large: bool = False,
 ) -> Component:
-    """A chart with its header. labels: legend where there is more than one line; moved: change and its severity."""  # fmt: skip
-    swatches = [html.Span([html.I(className=f"rlv-swatch is-{i + 1}"), visible_line(label)], className="rlv-key") for i, label in enumerate(labels)]
+    """A chart with its header. labels: legend where there is more than one line; moved: change and its severity."""
+    swatches = [
+        html.Span([html.I(className=f"rlv-swatch is-{i + 1}"), visible_line(label)], className="rlv-key") for i, label in enumerate(labels)
+    ]
     kind = ", ".join(part for part in (unit, "log" if figure["layout"]["meta"]["log"] else "", note) if part)
     head = html.Div(
         [
@@ -143,11 +178,15 @@ def chart_card(
     )
     said = f"{title}, {kind}. Last value {number(value)}." + (f" Change {moved[0]}." if moved else "")
     graph = dcc.Graph(id={"page": "overview", "chart": key}, figure=figure, config=GRAPH, className="rlv-graph", responsive=True)
-    body = html.Div([graph, html.Div(className="rlv-hair"), html.Div(className="rlv-ring")], className="rlv-plot", role="img", **{"aria-label": said})
+    body = html.Div(
+        [graph, html.Div(className="rlv-hair"), html.Div(className="rlv-ring")], className="rlv-plot", role="img", **{"aria-label": said}
+    )
     return html.Div([head, body], className="rlv-box rlv-chart" + (" is-large" if large else ""), **{"data-chart": key})
 
 
-def lane(marks: Sequence[tuple[int, str, str]], evaluations: Sequence[int], happened: Sequence[tuple[int, str, str]], first: int, last: int) -> Component:
+def lane(
+    marks: Sequence[tuple[int, str, str]], evaluations: Sequence[int], happened: Sequence[tuple[int, str, str]], first: int, last: int
+) -> Component:
     """What happened at which step. marks: step, severity, text; happened: step, kind, text."""
     span = max(1, last - first)
 
@@ -156,16 +195,49 @@ def lane(marks: Sequence[tuple[int, str, str]], evaluations: Sequence[int], happ
 
     rows: list[Any] = []
     if marks:
-        rows.append(("Incidents", [html.Span([severity_shape(s, 12), html.Span(text)], className="rlv-lane-mark" + (" is-left" if step - first > 0.8 * span else ""), style=at(step)) for step, s, text in marks]))
+        rows.append(
+            (
+                "Incidents",
+                [
+                    html.Span(
+                        [severity_shape(s, 12), html.Span(text)],
+                        className="rlv-lane-mark" + (" is-left" if step - first > 0.8 * span else ""),
+                        style=at(step),
+                    )
+                    for step, s, text in marks
+                ],
+            )
+        )
     if evaluations:
         few = evaluations[:: max(1, len(evaluations) // 80)]
-        rows.append(("Evaluations", [html.Span(className="rlv-lane-eval", style=at(step), title=f"evaluation at step {step}") for step in few]))
+        rows.append(
+            ("Evaluations", [html.Span(className="rlv-lane-eval", style=at(step), title=f"evaluation at step {step}") for step in few])
+        )
     if happened:
-        rows.append(("Events", [html.Span([html.I(), html.Span(visible_line(kind))], className="rlv-lane-event", style=at(step), title=f"step {step}: {visible_line(text)}") for step, kind, text in happened]))
+        rows.append(
+            (
+                "Events",
+                [
+                    html.Span(
+                        [html.I(), html.Span(visible_line(kind))],
+                        className="rlv-lane-event",
+                        style=at(step),
+                        title=f"step {step}: {visible_line(text)}",
+                    )
+                    for step, kind, text in happened
+                ],
+            )
+        )
     ticks = sorted({first + round(span * i / 6) for i in range(7)})
     rows.append(("Step", [html.Span(f"{step:,}", className="rlv-lane-tick", style=at(step)) for step in ticks]))
-    drawn = [html.Div([html.Span(name, className="rlv-lane-name"), html.Div(items, className="rlv-lane-track")], className="rlv-lane-row") for name, items in rows]
-    pill = html.Div([html.Span(className="rlv-lane-name"), html.Div(html.Span(className="rlv-pill"), className="rlv-lane-track")], className="rlv-lane-row rlv-lane-over")
+    drawn = [
+        html.Div([html.Span(name, className="rlv-lane-name"), html.Div(items, className="rlv-lane-track")], className="rlv-lane-row")
+        for name, items in rows
+    ]
+    pill = html.Div(
+        [html.Span(className="rlv-lane-name"), html.Div(html.Span(className="rlv-pill"), className="rlv-lane-track")],
+        className="rlv-lane-row rlv-lane-over",
+    )
     return html.Div([*drawn, pill], className="rlv-box rlv-lane", **{"data-first": str(first), "data-last": str(last)})
 
 
@@ -180,7 +252,18 @@ def series_table(rows: Sequence[Any], chosen: str, query: Mapping[str, Any], run
     """The series that fit the text, each a link that draws it. rows: SeriesInfo."""
     if not rows:
         return html.P("No series fits this text. Clear the field to see all of them.", className="rlv-sub")
-    heads = html.Thead(html.Tr([html.Th("Logged as"), html.Th("Metric"), html.Th("Unit"), html.Th("Points", className="num"), html.Th("Newest step", className="num"), html.Th("Newest value", className="num")]))
+    heads = html.Thead(
+        html.Tr(
+            [
+                html.Th("Logged as"),
+                html.Th("Metric"),
+                html.Th("Unit"),
+                html.Th("Points", className="num"),
+                html.Th("Newest step", className="num"),
+                html.Th("Newest value", className="num"),
+            ]
+        )
+    )
     body = [
         html.Tr(
             [
@@ -197,4 +280,3 @@ def series_table(rows: Sequence[Any], chosen: str, query: Mapping[str, Any], run
     ]
     more = html.P(f"{len(rows) - most} more: type to narrow the list.", className="rlv-sub") if len(rows) > most else None
     return html.Div([html.Table([heads, html.Tbody(body)], className="rlv-table"), more])
-

@@ -28,15 +28,23 @@ def gravest(severities: Iterable[str]) -> str | None:
 
 def chip(severity: str, text: Any = None) -> Component:
     """A chip on its soft ground: shape and word (or another text)."""
-    return html.Span([severity_shape(severity), html.Span(severity.capitalize() if text is None else text)], className=f"rlv-chip is-{severity}")
+    return html.Span(
+        [severity_shape(severity), html.Span(severity.capitalize() if text is None else text)], className=f"rlv-chip is-{severity}"
+    )
 
 
 def mark(severity: str, text: Any, after: Any = None) -> Component:
     """Shape and text without ground, for table cells. The word is read aloud and shown on hover."""
     return html.Span(
-        [severity_shape(severity), html.Span(severity + ": ", className="rlv-only-read"), html.B(text), html.Span(after, className="rlv-sub-inline")],
-        className=f"rlv-mark is-{severity}", title=severity,
-    )  # fmt: skip
+        [
+            severity_shape(severity),
+            html.Span(severity + ": ", className="rlv-only-read"),
+            html.B(text),
+            html.Span(after, className="rlv-sub-inline"),
+        ],
+        className=f"rlv-mark is-{severity}",
+        title=severity,
+    )
 
 
 def verdict_chip(verdict: str) -> Component:

@@ -11,8 +11,14 @@ _PAD = 2.5
 
 
 def spark(
-    steps: Sequence[float], values: Sequence[float], *, since: float | None = None, style: str = "spark-1",
-    width: float = 104, height: float = 22, label: str | None = None,
+    steps: Sequence[float],
+    values: Sequence[float],
+    *,
+    since: float | None = None,
+    style: str = "spark-1",
+    width: float = 104,
+    height: float = 22,
+    label: str | None = None,
 ) -> Svg | None:
     """The curve, or None without a finite value. since: step from which the ground is shaded; gaps stay gaps."""  # fmt: skip
     finite = [v for v in values if math.isfinite(v)]
@@ -38,7 +44,9 @@ def spark(
     shapes: list[Shape] = []
     if since is not None and since <= last:
         left = x(max(since, first))
-        shapes.append(["rect", {"x": round(left, 1), "y": 0, "width": round(width - left, 1), "height": height, "rx": 2, "className": "spark-window"}])
+        shapes.append(
+            ["rect", {"x": round(left, 1), "y": 0, "width": round(width - left, 1), "height": height, "rx": 2, "className": "spark-window"}]
+        )
     shapes.append(["path", {"d": "".join(path), "className": f"spark {style}"}])
     shapes.append(["circle", {"cx": round(end[0], 1), "cy": round(end[1], 1), "r": 1.8, "className": f"spark-dot {style}"}])
     return Svg(shapes, width, height, label=label)

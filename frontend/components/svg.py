@@ -7,7 +7,7 @@ a closed list of elements and attributes; text is text.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 from dash.development.base_component import Component
 
@@ -19,8 +19,8 @@ class Svg(Component):
     """One drawing. shapes: list of Shape; label: what a screen reader says, None for decoration; view: width and height
     of the drawing's own units where they are not pixels."""
 
-    _children_props: list[str] = []
-    _base_nodes: list[str] = []
+    _children_props: ClassVar[list[str]] = []
+    _base_nodes: ClassVar[list[str]] = []
     _namespace = "rlv_components"
     _type = "Svg"
 
@@ -45,7 +45,7 @@ class Svg(Component):
             "label": label, "className": class_name, "stretch": stretch or None,
             "view": list(view) if view else None,
         }  # fmt: skip
-        super().__init__(**{name: value for name, value in given.items() if value is not None})  # type: ignore[no-untyped-call]
+        super().__init__(**{name: value for name, value in given.items() if value is not None})
 
 
 _SEVERITY: dict[str, tuple[Shape, ...]] = {

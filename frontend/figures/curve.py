@@ -82,7 +82,11 @@ def traces(lines: Sequence[tuple[Line, Curve]], log: bool, scheme: Scheme = "lig
         drawn = thinned(curve)
         bad.update(curve.nonfinite_steps.tolist())
         for old in curve.superseded:
-            made.append(_line(old.steps, _shown(old.values, log), colour, 1.0, f"attempt {old.attempt}", opacity=theme.OLD_ATTEMPT_OPACITY, role="old"))
+            made.append(
+                _line(
+                    old.steps, _shown(old.values, log), colour, 1.0, f"attempt {old.attempt}", opacity=theme.OLD_ATTEMPT_OPACITY, role="old"
+                )
+            )
         if line.role == "eval":
             made.append(_evaluation(drawn, log, colour, line.label))
         elif line.role == "main" and curve.smooth.size:
@@ -95,9 +99,19 @@ def traces(lines: Sequence[tuple[Line, Curve]], log: bool, scheme: Scheme = "lig
     steps = sorted(bad)
     cross = {"symbol": "x-thin", "size": 6, "line": {"width": 1.5, "color": theme.colour("critical-fill", scheme)}}
     made.append(
-        {"type": "scatter", "mode": "markers", "x": steps, "y": [0.02] * len(steps), "yaxis": "y2", "marker": cross,
-         "name": "not a number", "meta": {"role": "bad"}, "hoverinfo": "skip", "cliponaxis": False}
-    )  # fmt: skip
+        {
+            "type": "scatter",
+            "mode": "markers",
+            "x": steps,
+            "y": [0.02] * len(steps),
+            "yaxis": "y2",
+            "marker": cross,
+            "name": "not a number",
+            "meta": {"role": "bad"},
+            "hoverinfo": "skip",
+            "cliponaxis": False,
+        }
+    )
     return made
 
 
@@ -119,10 +133,17 @@ def numbers(values: Any) -> list[float | int | None]:
 
 def _line(x: Any, y: Any, colour: str, width: float, name: str, *, opacity: float = 1.0, role: str = "raw") -> Trace:
     return {
-        "type": "scatter", "mode": "lines", "x": np.asarray(x).tolist(), "y": numbers(y), "name": name, "opacity": opacity,
-        "line": {"color": colour, "width": width, "shape": "linear", "simplify": False}, "connectgaps": False,
-        "hoverinfo": "skip", "meta": {"role": role},
-    }  # fmt: skip
+        "type": "scatter",
+        "mode": "lines",
+        "x": np.asarray(x).tolist(),
+        "y": numbers(y),
+        "name": name,
+        "opacity": opacity,
+        "line": {"color": colour, "width": width, "shape": "linear", "simplify": False},
+        "connectgaps": False,
+        "hoverinfo": "skip",
+        "meta": {"role": role},
+    }
 
 
 def _evaluation(curve: Curve, log: bool, colour: str, name: str) -> Trace:
@@ -138,12 +159,21 @@ def _evaluation(curve: Curve, log: bool, colour: str, name: str) -> Trace:
         x.append(step)
         y.append(value)
     return {
-        "type": "scatter", "mode": "lines+markers", "x": x, "y": y, "name": name, "line": {"color": colour, "width": 1, "dash": "3px,2.5px"},
-        "marker": {"size": 4, "color": colour}, "hoverinfo": "skip", "meta": {"role": "raw"},
-    }  # fmt: skip
+        "type": "scatter",
+        "mode": "lines+markers",
+        "x": x,
+        "y": y,
+        "name": name,
+        "line": {"color": colour, "width": 1, "dash": "3px,2.5px"},
+        "marker": {"size": 4, "color": colour},
+        "hoverinfo": "skip",
+        "meta": {"role": "raw"},
+    }
 
 
-def shapes(window: Window | None, band: Band | None, seams: Sequence[int], log: bool, scheme: Scheme = "light", label: bool = False) -> list[dict[str, Any]]:
+def shapes(
+    window: Window | None, band: Band | None, seams: Sequence[int], log: bool, scheme: Scheme = "light", label: bool = False
+) -> list[dict[str, Any]]:
     """Band, incident window, onset and seams of attempts, all below the lines."""
     made: list[dict[str, Any]] = []
     if band is not None and (not log or band.median + band.spread > 0):
@@ -153,10 +183,28 @@ def shapes(window: Window | None, band: Band | None, seams: Sequence[int], log: 
             low = max(low, high * 1e-3)
         made.append({"type": "rect", "xref": "paper", "x0": 0, "x1": 1, "yref": "y", "y0": low, "y1": high, **_fill("band", scheme)})
     if window is not None:
-        made.append({"type": "rect", "xref": "x", "x0": window.onset, "x1": window.last, "yref": "paper", "y0": 0, "y1": 1, **_fill("window", scheme)})
+        made.append(
+            {
+                "type": "rect",
+                "xref": "x",
+                "x0": window.onset,
+                "x1": window.last,
+                "yref": "paper",
+                "y0": 0,
+                "y1": 1,
+                **_fill("window", scheme),
+            }
+        )
         onset = {"color": theme.colour("warn-fill", scheme), "width": 1, "dash": "3px,2px"}
-        text = {"text": f"onset {window.onset}", "textposition": "end", "textangle": 0, "yanchor": "top", "xanchor": "right", "padding": 3,
-                "font": {"size": 10, "color": theme.colour("warn-text", scheme)}}  # fmt: skip
+        text = {
+            "text": f"onset {window.onset}",
+            "textposition": "end",
+            "textangle": 0,
+            "yanchor": "top",
+            "xanchor": "right",
+            "padding": 3,
+            "font": {"size": 10, "color": theme.colour("warn-text", scheme)},
+        }
         made.append({**_vertical(window.onset), "line": onset, "layer": "below", **({"label": text} if label else {})})
     seam = {"color": theme.colour("border-strong", scheme), "width": 1, "dash": "dot"}
     made += [{**_vertical(step), "line": seam, "layer": "below"} for step in seams]
@@ -172,21 +220,35 @@ def _fill(token: str, scheme: Scheme) -> dict[str, Any]:
 
 
 def figure(
-    lines: Sequence[tuple[Line, Curve]], *, steps: tuple[int, int], window: Window | None = None, band: Band | None = None, seams: Sequence[int] = (),
-    scheme: Scheme = "light", show_steps: bool = False, large: bool = False, label: bool = False, key: str = "",
+    lines: Sequence[tuple[Line, Curve]],
+    *,
+    steps: tuple[int, int],
+    window: Window | None = None,
+    band: Band | None = None,
+    seams: Sequence[int] = (),
+    scheme: Scheme = "light",
+    large: bool = False,
+    label: bool = False,
+    key: str = "",
 ) -> dict[str, Any]:
-    """The figure of one chart. steps: the range of every chart of the page; show_steps: write the step numbers below."""  # fmt: skip
+    """The figure of one chart. steps: the range of every chart of the page; label: write the onset's step."""
     curves = [curve for _, curve in lines]
     log = wants_log(curves)
-    margin = theme.MARGIN_LARGE if large else theme.MARGIN_SMALL_STEPS if show_steps else theme.MARGIN_SMALL
+    margin = theme.MARGIN_LARGE if large else theme.MARGIN_SMALL
     layout: dict[str, Any] = {
-        "template": theme.plotly_template(scheme).to_plotly_json(),
+        "template": theme.template_json(scheme),
         "margin": margin,
         "hovermode": False,
         "dragmode": "zoom",
         "uirevision": key or "chart",
-        "xaxis": {"range": list(steps), "showticklabels": show_steps or large, "nticks": 7, "tickformat": ",d"},
-        "yaxis": {"fixedrange": True, "type": "log" if log else "linear", "nticks": 4, "exponentformat": "power" if log else "SI", "rangemode": "normal"},
+        "xaxis": {"range": list(steps), "nticks": 7, "tickformat": ",d"},
+        "yaxis": {
+            "fixedrange": True,
+            "type": "log" if log else "linear",
+            "nticks": 4,
+            "exponentformat": "power" if log else "SI",
+            "rangemode": "normal",
+        },
         "yaxis2": {"overlaying": "y", "range": [0, 1], "visible": False, "fixedrange": True},
         "shapes": shapes(window, band, seams, log, scheme, label),
         "meta": {"chart": key, "bin": bin_of(curves), "log": log},

@@ -36,11 +36,19 @@ class Panel:
 
 
 PANELS: tuple[Panel, ...] = (
-    Panel("reward", "Reward", "mean", (Line(("reward.mean", "reward.generated.mean"), "main", "train"), Line((EVAL,), "eval", "held-out")), score=True),
+    Panel(
+        "reward",
+        "Reward",
+        "mean",
+        (Line(("reward.mean", "reward.generated.mean"), "main", "train"), Line((EVAL,), "eval", "held-out")),
+        score=True,
+    ),
     Panel("entropy", "Entropy", "nats a token", (Line(("entropy.mean", "entropy.sampled", "loss.entropy_bonus"), "main", "entropy"),)),
     Panel("kl", "KL", "to reference", (Line(("kl.ref", "kl.ref.in_reward"), "main", "reference"),)),
     Panel(
-        "mismatch", "Logprob difference", "|trainer − rollout|",
+        "mismatch",
+        "Logprob difference",
+        "|trainer − rollout|",
         (Line(("mismatch.logprob_diff.mean", "mismatch.prob_diff.mean", "mismatch.kl_k3", "mismatch.kl"), "main", "mean"),),
     ),
     Panel("ratio", "Update ratio", "largest", (Line(("ratio.max", "ratio.mean"), "main", "largest"),)),
@@ -49,18 +57,26 @@ PANELS: tuple[Panel, ...] = (
     Panel("loss", "Policy loss", "", (Line(("loss.policy", "loss.total"), "main", "loss"),), score=True),
     Panel("critic", "Explained variance", "critic", (Line(("value.explained_var",), "main", "critic"),), score=True, optional=True),
     Panel(
-        "length", "Response length", "tokens",
+        "length",
+        "Response length",
+        "tokens",
         (Line(("length.response.mean", "length.response.trained.mean"), "main", "mean"),),
     ),
     Panel("truncation", "Truncated", "share of responses", (Line(("length.response.truncated_frac",), "main", "truncated"),)),
     Panel("groups", "Zero-variance groups", "share", (Line(("group.zero_std_frac",), "main", "share"),)),
     Panel("lag", "Policy lag", "versions", (Line(("lag.policy.mean",), "plain", "mean"), Line(("lag.policy.max",), "peak", "max"))),
     Panel(
-        "time", "Stage time", "s",
-        (Line(("time.step_s",), "plain", "step"), Line(("time.rollout_s",), "plain", "rollout"), Line(("time.update_s",), "plain", "update"),
-         Line(("time.verify_s",), "plain", "verify")),
+        "time",
+        "Stage time",
+        "s",
+        (
+            Line(("time.step_s",), "plain", "step"),
+            Line(("time.rollout_s",), "plain", "rollout"),
+            Line(("time.update_s",), "plain", "update"),
+            Line(("time.verify_s",), "plain", "verify"),
+        ),
     ),
-)  # fmt: skip
+)
 
 MOST = 12
 """Charts on the page. Where a run logs more, those at the end of the first list give way."""

@@ -11,7 +11,6 @@ from typing import Any
 import dash_mantine_components as dmc
 from dash import ClientsideFunction, Dash, Input, Output, State, dcc, html
 from dash.development.base_component import Component
-from dash.exceptions import PreventUpdate
 
 from frontend.address import address, query_of
 from frontend.components import states
@@ -60,26 +59,32 @@ def layout(service: Any, **query: str) -> Component:
     """The page for an address such as /runs?q=grpo&state=open&sort=-reward."""
     view = RunsView.from_query(query)
     rows = read(service)
-    if not rows:
-        return page_frame("Runs", "nothing read yet", [_empty()])
-    return page_frame("Runs", html.Span(_facts(rows, shown(rows, view)), id="runs-facts"), [_controls(rows, view), html.Div(table(rows, view), id="runs-body")])
+    return page_frame(
+        "Runs",
+        html.Span(_facts(rows, shown(rows, view)), id="runs-facts"),
+        [_controls(rows, view), html.Div(table(rows, view), id="runs-body")],
+    )
 
 
 def register(app: Dash, service: Any) -> None:
     """Filtering as one types, and new rows without a reload."""
 
-    @app.callback(  # type: ignore[untyped-decorator]
-        Output("runs-body", "children"), Output("runs-facts", "children"),
-        Input("runs-q", "value"), Input("live", "data"), State("url", "search"), prevent_initial_call=True,
-    )  # fmt: skip
+    @app.callback(
+        Output("runs-body", "children"),
+        Output("runs-facts", "children"),
+        Input("runs-q", "value"),
+        Input("live", "data"),
+        State("url", "search"),
+        prevent_initial_call=True,
+    )
     async def refresh(text: str | None, message: Mapping[str, Any] | None, search: str | None) -> Any:
         view = RunsView.from_query({**query_of(search), "q": text or ""})
         rows = await asyncio.to_thread(read, service)
-        if not rows:
-            raise PreventUpdate
         return table(rows, view), _facts(rows, shown(rows, view))
 
-    app.clientside_callback(ClientsideFunction("rlv", "keepQuery"), Output("runs-q", "data-kept"), Input("runs-q", "value"), prevent_initial_call=True)
+    app.clientside_callback(
+        ClientsideFunction("rlv", "keepQuery"), Output("runs-q", "data-kept"), Input("runs-q", "value"), prevent_initial_call=True
+    )
 
 
 def read(service: Any) -> list[Row]:
@@ -93,10 +98,13 @@ def read(service: Any) -> list[Row]:
         chosen = evals.get(run.run_id)
         made.append(
             Row(
-                run, by_run.get(run.run_id, []), _line(lines.get((run.run_id, "reward.mean"))),
-                _line(lines.get((run.run_id, chosen))) if chosen else None, _line(lines.get((run.run_id, "entropy.mean"))),
+                run,
+                by_run.get(run.run_id, []),
+                _line(lines.get((run.run_id, "reward.mean"))),
+                _line(lines.get((run.run_id, chosen))) if chosen else None,
+                _line(lines.get((run.run_id, "entropy.mean"))),
             )
-        )  # fmt: skip
+        )
     return made
 
 
@@ -118,11 +126,12 @@ def shown(rows: Sequence[Row], view: RunsView) -> list[Row]:
     """The rows of a view in its order."""
     words = view.q.lower().split()
     kept = [
-        row for row in rows
+        row
+        for row in rows
         if all(word in f"{row.run.project} {row.run.name} {row.run.framework} {row.run.algorithm or ''}".lower() for word in words)
         and (not view.state or (bool(row.incidents) if view.state == "open" else row.run.state == view.state))
         and (not view.project or row.run.project == view.project)
-    ]  # fmt: skip
+    ]
     key = _SORTS.get(view.sort.removeprefix("-"))
     if key is None:
         return sorted(kept, key=_trouble_first)
@@ -154,6 +163,8 @@ _SORTS: dict[str, Callable[[Row], Any]] = {
 
 
 def _facts(rows: Sequence[Row], kept: Sequence[Row]) -> str:
+    if not rows:
+        return "nothing read yet"
     running = sum(r.run.state == "running" for r in rows)
     stalled = sum(r.run.state == "stalled" for r in rows)
     incidents = sum(len(r.incidents) for r in rows)
@@ -166,7 +177,11 @@ def _facts(rows: Sequence[Row], kept: Sequence[Row]) -> str:
 def _controls(rows: Sequence[Row], view: RunsView) -> Component:
     chips = [("All", ""), ("Running", "running"), ("Stalled", "stalled"), ("Finished", "finished"), ("With open incidents", "open")]
     links = [
-        dcc.Link(title, href=address(PATH, view.to_query(state=state, page=1)), className="rlv-filter" + (" is-here" if view.state == state else ""))
+        dcc.Link(
+            title,
+            href=address(PATH, view.to_query(state=state, page=1)),
+            className="rlv-filter" + (" is-here" if view.state == state else ""),
+        )
         for title, state in chips
     ]
     projects = sorted({row.run.project for row in rows})
@@ -174,19 +189,40 @@ def _controls(rows: Sequence[Row], view: RunsView) -> Component:
         chosen = view.project == project
         href = address(PATH, view.to_query(project="" if chosen else project, page=1))
         links.append(dcc.Link(f"Project: {visible_line(project)}", href=href, className="rlv-filter" + (" is-here" if chosen else "")))
-    search = dmc.TextInput(id="runs-q", value=view.q, placeholder="Filter by name, project or algorithm", debounce=250, size="xs", w=300, **{"aria-label": "Filter runs"})
+    search = dmc.TextInput(
+        id="runs-q",
+        value=view.q,
+        placeholder="Filter by name, project or algorithm",
+        debounce=250,
+        size="xs",
+        w=300,
+        **{"aria-label": "Filter runs"},
+    )
     return html.Div([search, *links], className="rlv-controls")
 
 
 _HEADS: tuple[tuple[str, str, str], ...] = (
-    ("run", "Run", ""), ("state", "State", ""), ("last", "Last step", "num"), ("step", "Step", "num"), ("", "", ""), ("incidents", "Open incidents", ""),
-    ("", "Reward", ""), ("reward", "last", "num"), ("", "Held-out eval", ""), ("eval", "below best, last", "num"), ("", "Entropy", ""),
-    ("pace", "Steps/min", "num"), ("tokens", "Tokens", "num"), ("algorithm", "Algorithm", ""),
-)  # fmt: skip
+    ("run", "Run", ""),
+    ("state", "State", ""),
+    ("last", "Last step", "num"),
+    ("step", "Step", "num"),
+    ("", "", ""),
+    ("incidents", "Open incidents", ""),
+    ("", "Reward", ""),
+    ("reward", "last", "num"),
+    ("", "Held-out eval", ""),
+    ("eval", "below best, last", "num"),
+    ("", "Entropy", ""),
+    ("pace", "Steps/min", "num"),
+    ("tokens", "Tokens", "num"),
+    ("algorithm", "Algorithm", ""),
+)
 
 
 def table(rows: Sequence[Row], view: RunsView, now: float | None = None) -> list[Component]:
     """The table of a view, a page of it at a time."""
+    if not rows:
+        return [_empty()]
     kept = shown(rows, view)
     if not kept:
         return [states.note("No run fits this filter. ", dcc.Link("Show all runs", href=PATH), title="Nothing here")]
@@ -195,11 +231,23 @@ def table(rows: Sequence[Row], view: RunsView, now: float | None = None) -> list
     first = (max(view.page, 1) - 1) * _A_PAGE
     body = html.Tbody([_row(row, moment) for row in kept[first : first + _A_PAGE]])
     pages = (len(kept) + _A_PAGE - 1) // _A_PAGE
-    turn = [dcc.Link(f"Page {n}", href=address(PATH, view.to_query(page=n)), className="rlv-filter") for n in range(1, pages + 1)] if pages > 1 else []
+    turn = (
+        [dcc.Link(f"Page {n}", href=address(PATH, view.to_query(page=n)), className="rlv-filter") for n in range(1, pages + 1)]
+        if pages > 1
+        else []
+    )
     legend = html.Div(
-        [mark("critical", "critical"), mark("warn", "warn"), mark("watch", "watch"), html.Span(className="rlv-swatch-window"), "since onset",
-         html.Span("Sparklines cover the whole run, each with its own y-range"), *turn], className="rlv-legend-line",
-    )  # fmt: skip
+        [
+            mark("critical", "critical"),
+            mark("warn", "warn"),
+            mark("watch", "watch"),
+            html.Span(className="rlv-swatch-window"),
+            "since onset",
+            html.Span("Sparklines cover the whole run, each with its own y-range"),
+            *turn,
+        ],
+        className="rlv-legend-line",
+    )
     return [html.Div(html.Table([head, body], className="rlv-table rlv-runs"), className="rlv-box is-flush"), legend]
 
 
@@ -229,7 +277,7 @@ def _row(row: Row, now: float) -> Component:
             html.Td(_spark(row.entropy, since, "spark-plain", "Entropy")),
             html.Td(number(pace) if pace else "–", className="num"),
             html.Td(count(run.tokens), className="num"),
-            html.Td((run.algorithm or "–").upper()),
+            html.Td(visible_line(run.algorithm or "–").upper()),
         ]
     )
 
@@ -282,6 +330,12 @@ def _curve(line: Line | None, since: int | None, style: str, label: str, best: b
 
 def _empty() -> Component:
     return states.note(
-        "Follow a trainer's folder with ", states.command("rlvitals serve --watch PATH"), ", read one once with ",
-        states.command("rlvitals ingest PATH"), ", or open recorded runs with ", states.command("rlvitals demo"), ".", title="No runs yet",
-    )  # fmt: skip
+        "Follow a trainer's folder with ",
+        states.command("rlvitals serve --watch PATH"),
+        ", read one once with ",
+        states.command("rlvitals ingest PATH"),
+        ", or open recorded runs with ",
+        states.command("rlvitals demo"),
+        ".",
+        title="No runs yet",
+    )

@@ -35,9 +35,7 @@ def layout(service: Any, **query: str) -> Component:
 def register(app: Dash, service: Any) -> None:
     """New rows and new files appear without a reload."""
 
-    @app.callback(  # type: ignore[untyped-decorator]
-        Output("sources-body", "children"), Input("live", "data"), State("url", "search"), prevent_initial_call=True
-    )
+    @app.callback(Output("sources-body", "children"), Input("live", "data"), State("url", "search"), prevent_initial_call=True)
     async def refresh(message: dict[str, Any] | None, search: str | None) -> Any:
         if not message or not (message["rows"] or message["sources"]):
             raise PreventUpdate
@@ -82,9 +80,11 @@ def _table(found: list[Source], reasons: list[RejectReason], now: float) -> Comp
 def _rows(source: Source, reasons: list[RejectReason], now: float) -> list[Component]:
     rejected: Any = count(source.rejected)
     if source.rejected:
-        rejected = dcc.Link(rejected, href=address(PATH, {"source": source.source_id}), className="is-warn")
+        rejected = dcc.Link(rejected, href=address(PATH, {"source": source.source_id}), className="is-alert")
     cells = [
-        html.Td([dcc.Link(line(source.run), href=address("/r/<run>", run=source.run_id)), html.Div(line(source.project), className="rlv-sub")]),
+        html.Td(
+            [dcc.Link(line(source.run), href=address("/r/<run>", run=source.run_id)), html.Div(line(source.project), className="rlv-sub")]
+        ),
         html.Td([mono(source.path), html.Div(line(source.note), className="rlv-sub") if source.note else None], className="is-path"),
         html.Td(source.reader),
         html.Td(f"{source.rows:,}", className="num"),
@@ -101,7 +101,12 @@ def _rows(source: Source, reasons: list[RejectReason], now: float) -> list[Compo
 
 def _reason(reason: RejectReason) -> list[Any]:
     where = f", first at line {reason.first_line:,}" if reason.first_line is not None else ""
-    return [html.B(f"{reason.count:,} × "), line(reason.reason), where, html.Div(mono(reason.sample), className="rlv-sub") if reason.sample else None]
+    return [
+        html.B(f"{reason.count:,} × "),
+        line(reason.reason),
+        where,
+        html.Div(mono(reason.sample), className="rlv-sub") if reason.sample else None,
+    ]
 
 
 def how_live(source: Source, now: float) -> str:
@@ -124,7 +129,9 @@ def is_late(source: Source, now: float) -> bool:
 
 def _rejected(store: Any, source: Source) -> Component:
     found = rejects(store, source.source_id)
-    head = html.Thead(html.Tr([html.Th("Line", className="num"), html.Th("Byte", className="num"), html.Th("Reason"), html.Th("Begins with")]))
+    head = html.Thead(
+        html.Tr([html.Th("Line", className="num"), html.Th("Byte", className="num"), html.Th("Reason"), html.Th("Begins with")])
+    )
     rows = [
         html.Tr(
             [

@@ -102,7 +102,13 @@ def curve(store: Store, run_id: str, metric_or_key: str, attempt: int | None = N
 
 
 def curves(
-    store: Store, run_id: str, metrics_or_keys: Sequence[str], *, attempt: int | None = None, weight: float = 0.0, logarithm: Sequence[str] = ()
+    store: Store,
+    run_id: str,
+    metrics_or_keys: Sequence[str],
+    *,
+    attempt: int | None = None,
+    weight: float = 0.0,
+    logarithm: Sequence[str] = (),
 ) -> dict[str, Curve]:
     """Curves by the name they were asked for (a canonical metric, else a source key); what was never logged is absent.
 
@@ -246,6 +252,7 @@ class RunEvent:
 def events(store: Store, run_id: str, most: int = 200) -> list[RunEvent]:
     """The newest events of a run in step order."""
     rows = store.rows(
-        "SELECT * FROM (SELECT step, attempt, kind, text FROM event WHERE run_id = ? ORDER BY step DESC LIMIT ?) ORDER BY step", [run_id, most]
+        "SELECT * FROM (SELECT step, attempt, kind, text FROM event WHERE run_id = ? ORDER BY step DESC LIMIT ?) ORDER BY step",
+        [run_id, most],
     )
     return [RunEvent(*row) for row in rows]

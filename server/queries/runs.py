@@ -19,6 +19,7 @@ Freshness: TypeAlias = Literal["followed", "checkpoints", "read once"]
 
 _QUIET_SECONDS = 60.0
 _QUIET_INTERVALS = 5.0
+_LATE_STEPS = 40
 _STAGES = ("time.rollout_s", "time.verify_s", "time.logprob_old_s", "time.update_s", "time.sync_s")
 
 
@@ -123,9 +124,10 @@ def run_counts(store: Store, run_id: str) -> RunCounts:
 def newest_attempt(store: Store, run_id: str) -> int:
     """Number of the newest attempt of a run, 1 where nothing says more."""
     rows = store.rows(
-        """SELECT greatest((SELECT max(attempt) FROM point WHERE series_id = (SELECT min(series_id) FROM series WHERE run_id = $run)),
-                           (SELECT max(attempt) FROM event WHERE run_id = $run))""",
-        {"run": run_id},
+        """SELECT greatest((SELECT max(attempt) FROM event WHERE run_id = $run),
+                           (SELECT max(p.attempt) FROM point p JOIN series s USING (series_id)
+                            WHERE s.run_id = $run AND p.step > (SELECT max(newest_step) FROM source WHERE run_id = $run) - $late))""",
+        {"run": run_id, "late": _LATE_STEPS},
     )
     return int(rows[0][0] or 1)
 
@@ -156,18 +158,21 @@ def _text(value: Json) -> str | None:
 
 
 def _paces(store: Store, run_id: str | None) -> dict[str, tuple[float | None, float | None]]:
-    """Run to (Unix seconds of the newest step or None, median seconds of the last 20 steps or None)."""
+    """Run to (Unix seconds of the newest step or None, median seconds of the last steps or None)."""
+    # Only the newest steps are asked for: row groups with older steps are never read.
     walls = store.rows(
-        """WITH first AS (SELECT run_id, min(series_id) AS series_id FROM series WHERE ? IS NULL OR run_id = ? GROUP BY run_id),
-                late AS (SELECT f.run_id, p.step, max(p.wall_time) AS wall, row_number() OVER (PARTITION BY f.run_id ORDER BY p.step DESC) AS back
-                         FROM point p JOIN first f USING (series_id) GROUP BY f.run_id, p.step)
-           SELECT run_id, list(wall ORDER BY step), list(step ORDER BY step) FROM late WHERE wall IS NOT NULL AND back <= 21 GROUP BY run_id""",
-        [run_id, run_id],
+        """WITH newest AS (SELECT run_id, max(newest_step) AS step FROM source WHERE ? IS NULL OR run_id = ? GROUP BY run_id),
+                late AS (SELECT s.run_id, p.step, max(p.wall_time) AS wall
+                         FROM newest n JOIN series s USING (run_id) JOIN point p USING (series_id)
+                         WHERE p.step > n.step - ? AND p.wall_time IS NOT NULL GROUP BY s.run_id, p.step)
+           SELECT run_id, list(wall ORDER BY step), list(step ORDER BY step) FROM late GROUP BY run_id""",
+        [run_id, run_id, _LATE_STEPS],
     )
     stages = store.rows(
         """WITH late AS (SELECT s.run_id, s.metric, p.value, p.step, max(p.step) OVER (PARTITION BY s.run_id, s.metric) AS newest
                          FROM point p JOIN series s USING (series_id)
-                         WHERE (? IS NULL OR s.run_id = ?) AND (s.metric = 'time.step_s' OR list_contains(?, s.metric)) AND isfinite(p.value)),
+                         WHERE (? IS NULL OR s.run_id = ?) AND isfinite(p.value)
+                               AND (s.metric = 'time.step_s' OR list_contains(?, s.metric))),
                 typical AS (SELECT run_id, metric, median(value) AS seconds FROM late WHERE step > newest - 20 GROUP BY ALL)
            SELECT run_id, coalesce(max(seconds) FILTER (metric = 'time.step_s'), sum(seconds)) FROM typical GROUP BY run_id""",
         [run_id, run_id, list(_STAGES)],
