@@ -16,7 +16,7 @@ from ingest.readers.columns import STEP_KEYS, Table
 from ingest.readers.csv import header_of
 from ingest.readers.jsonl import first_object
 from ingest.readers.native import CONFIG_NAMES
-from ingest.readers.parquet import MAGIC, column_names
+from ingest.readers.parquet import column_names
 from ingest.readers.wandb_chart_csv import WandbChartReader
 from ingest.schema.records import Json
 
@@ -172,16 +172,24 @@ def take(path: Path, forced: Reader | None = None) -> FoundFile | IgnoredFile:
     best = _best(head)
     if best is None:
         return _unknown(head)
+    if best.name == "parquet":
+        return _take_parquet(path, best)
     return FoundFile(path, best, trajectories=best.framework == "plain" and _holds_texts(head))
+
+
+def _take_parquet(path: Path, reader: Reader) -> FoundFile | IgnoredFile:
+    """A table's columns stand at its end, so it is opened: data sets lie beside runs in the same format."""
+    try:
+        columns: dict[str, Json] = dict.fromkeys(column_names(path), "")
+    except ReaderError as error:
+        return IgnoredFile(path, str(error), failed=True)
+    if not Table.recognises(columns):
+        return IgnoredFile(path, f"a table without a step, a response or known metrics among its columns ({', '.join(columns)[:80]})")
+    return FoundFile(path, reader, trajectories=Table.holds_texts(columns))
 
 
 def _holds_texts(head: Head) -> bool:
     """True if the first row of a plain file holds a response."""
-    if head.head.startswith(MAGIC):
-        try:
-            return Table.holds_texts(dict.fromkeys(column_names(head.path), ""))
-        except ReaderError:
-            return False
     return Table.holds_texts(first_object(head) or dict.fromkeys(header_of(head.head) or [], ""))
 
 

@@ -100,17 +100,23 @@ def eval_parts(id: str) -> tuple[str, str] | None:
     return (found.group("task"), found.group("metric")) if found else None
 
 
+_INDEPENDENT = re.compile(r"acc|correct|exact|match|solve|answer|pass", re.IGNORECASE)
+
+
 def primary_eval(ids: Iterable[str]) -> str | None:
     """The evaluation that held-out rules use, out of a run's metric ids; None: the run has no score of an evaluation.
 
-    In this order: eval.heldout.score, one marked eval.primary.{task}, a task's score, mean@k (smallest k). Of equals
-    the first in name order, so that the choice never depends on the order of arrival.
+    In this order: eval.heldout.score; one marked eval.primary.{task}; a score whose task says that it counts right
+    answers (TRL logs one a reward function, among them those that reward a format or a length); eval.overall.score;
+    another task's score; mean@k (smallest k). Of equals the first in name order, so that the choice never depends on
+    the order of arrival.
     """
     known = sorted(set(ids))
     if "eval.heldout.score" in known:
         return "eval.heldout.score"
     marked = [i for i in known if i.startswith("eval.primary.")]
     scores = [i for i in known if (parts := eval_parts(i)) and parts[1] == "score"]
+    scores.sort(key=lambda i: (not _INDEPENDENT.search(i.removesuffix(".score")), i != "eval.overall.score", i))
     means = [i for i in known if (parts := eval_parts(i)) and parts[1].startswith("mean@")]
     means.sort(key=lambda i: (int(i.rsplit("@", 1)[1]), i))
     return next(iter([*marked, *scores, *means]), None)

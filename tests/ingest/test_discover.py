@@ -5,6 +5,8 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from ingest.discover import FoundRun, IgnoredFile, discover, run_id_of
@@ -217,6 +219,15 @@ def test_broken_files_that_promise_a_format_have_failed(tmp_path: Path) -> None:
         "empty.jsonl": True,
     }
     assert all(isinstance(file, IgnoredFile) and file.reason for file in ignored)
+
+
+def test_a_data_set_beside_a_run_is_ignored_and_a_table_of_the_run_is_not(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"data_source": ["x"], "prompt": ["p"], "ability": ["math"]}), tmp_path / "train.parquet")
+    pq.write_table(pa.table({"step": [1], "loss": [0.5]}), tmp_path / "history.parquet")
+    (tmp_path / "half.parquet").write_bytes((tmp_path / "history.parquet").read_bytes()[:200])
+    assert _found(tmp_path) == {tmp_path.name: ["history.parquet"]}
+    _, ignored = discover([tmp_path])
+    assert {file.path.name: file.failed for file in ignored} == {"half.parquet": True, "train.parquet": False}
 
 
 def test_hidden_files_are_not_looked_at(tmp_path: Path) -> None:

@@ -135,6 +135,22 @@ def test_the_primary_evaluation_is_chosen_by_name_and_never_by_order() -> None:
     assert primary_eval([*ids, "eval.c.score"]) == "eval.c.score"
     assert primary_eval([*ids, "eval.c.score", "eval.heldout.score"]) == "eval.heldout.score"
     assert primary_eval(["eval.x.tokens"]) is None
+    functions = ["eval.a_format.score", "eval.length_bonus.score", "eval.overall.score"]
+    assert primary_eval(functions) == "eval.overall.score"
+    assert primary_eval([*functions, "eval.exact_match.score"]) == "eval.exact_match.score"
+
+
+def test_what_a_value_was_before_or_after_is_tagged() -> None:
+    assert resolve("sampling/importance_sampling_ratio/max", "trl", None).aggregation == "post_clip"
+    assert resolve("completions/mean_terminated_length", "trl", None).aggregation == "0_if_none"
+    assert resolve("rollout_corr/rollout_is_ratio_fraction_high", "verl", "v1").aggregation == "raw"
+    assert resolve("actor/entropy_loss", "verl", None).metric == "loss.entropy_bonus"
+
+
+def test_kl_of_the_ppo_trainer_is_a_sum_a_sequence_and_no_kl_of_ours() -> None:
+    assert resolve("objective/kl", "trl", None).metric is None
+    assert resolve("objective/entropy", "trl", None).metric is None
+    assert resolve("val/ratio", "trl", None).metric == "ratio.mean"
 
 
 @pytest.mark.parametrize(
