@@ -17,18 +17,20 @@ _RECENT_STEPS = 20
 class Stream:
     """One file that grows, or all files that one reader takes whole (a file a step, a file a checkpoint).
 
-    newest None: known by name, no row read yet. updated: Unix seconds of the last commit. stride: usual distance of its
-    steps, so that a stream with a row every 20 steps is not waited for in between.
+    unread: a file of it is known by name and not read yet. newest None: no row with a step. updated: Unix seconds of the
+    last commit. stride: usual distance of its steps, so that a stream with a row every 20 steps is not waited for in
+    between.
     """
 
     name: str
     updated: float
     newest: Position | None = None
     stride: int = 1
+    unread: bool = False
 
     def expects(self, place: Position) -> bool:
         """Whether rows of that place are still to come, as far as the steps seen so far tell."""
-        if self.newest is None:
+        if self.newest is None or self.unread:
             return True
         if place <= self.newest:
             return False
@@ -65,25 +67,28 @@ def progress(store: Store, run_id: str) -> Progress:
 
 def _streams(store: Store, run_id: str, by_source: Mapping[int, list[Position]]) -> list[Stream]:
     sources = store.rows(
-        "SELECT source_id, path, reader, growth, rows, rejected, cursor_offset, updated FROM source WHERE run_id = ? ORDER BY source_id",
+        "SELECT source_id, path, reader, growth, rows, rejected, fingerprint, updated FROM source WHERE run_id = ? ORDER BY source_id",
         [run_id],
     )
     seen: dict[str, list[Position]] = {}
+    waiting: set[str] = set()
     updated: dict[str, float] = {}
-    for source_id, path, reader, growth, rows, rejected, offset, at in sources:
-        unread = rows == 0 and rejected == 0 and offset == 0
+    for source_id, path, reader, growth, rows, rejected, fingerprint, at in sources:
+        unread = fingerprint is None and rows == 0 and rejected == 0
         if source_id not in by_source and not unread:
             continue
         name = reader if growth == "whole" else path
+        if unread:
+            waiting.add(name)
         seen.setdefault(name, []).extend(by_source.get(source_id, ()))
         updated[name] = max(updated.get(name, 0.0), at)
-    return [_stream(name, updated[name], sorted(set(places))) for name, places in seen.items()]
+    return [_stream(name, updated[name], sorted(set(places)), name in waiting) for name, places in seen.items()]
 
 
-def _stream(name: str, updated: float, places: list[Position]) -> Stream:
+def _stream(name: str, updated: float, places: list[Position], unread: bool) -> Stream:
     if not places:
-        return Stream(name, updated)
+        return Stream(name, updated, unread=unread)
     newest = places[-1]
     steps = np.array([step for attempt, step in places if attempt == newest[0]][-_RECENT_STEPS:])
     stride = int(np.median(np.diff(steps))) if steps.size > 2 else 1
-    return Stream(name, updated, newest, max(1, stride))
+    return Stream(name, updated, newest, max(1, stride), unread)

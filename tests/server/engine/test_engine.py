@@ -1,0 +1,277 @@
+"""The live engine: when a step is judged, what is stored with it, and what a stop leaves behind."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from sqlalchemy import select
+
+from ingest.discover import discover
+from ingest.load import load_run as load_files
+from ingest.store.connection import Store
+from server.control.incidents import acknowledge, count_open_by_run, incidents, judged, not_judged, open_incidents
+from server.control.models import ChannelRow, Control, OutboxRow
+from server.engine.advance import SETTLE_SECONDS, SILENT_SECONDS, Engine, JudgedElsewhere
+from server.queries.progress import Stream, progress
+
+RULE = "reward-drop"
+
+
+class Live:
+    """A followed folder with its engine; the clock is moved by hand and starts where the files were read."""
+
+    def __init__(self, folder: Path, rules) -> None:
+        self.folder, self.now = folder / "run", time.time()
+        self.folder.mkdir()
+        self.store, self.control = Store(None), Control(f"sqlite:///{folder / 'control.sqlite'}")
+        self.control.migrate()
+        self.rules = rules
+        self.run_id = ""
+        self.heard: list[str] = []
+        self.engine = self.new_engine()
+
+    def new_engine(self) -> Engine:
+        return Engine(self.store, self.control, rules=self.rules, clock=lambda: self.now, on_change=lambda c: self.heard.append(c.kind))
+
+    def metrics(self, *rows: tuple[int, float]) -> None:
+        self._write("metrics.jsonl", [{"step": step, "reward.mean": value} for step, value in rows])
+
+    def rollouts(self, *steps: int) -> None:
+        self._write(
+            "rollouts.jsonl", [{"step": s, "trajectory_id": f"{s}", "group_id": "g", "response": "x", "reward": 1.0} for s in steps]
+        )
+
+    def _write(self, name: str, rows) -> None:
+        with (self.folder / name).open("a") as stream:
+            stream.writelines(json.dumps(row) + "\n" for row in rows)
+
+    def read(self) -> None:
+        (found,), _ = discover([self.folder])
+        self.run_id = next(iter(load_files(self.store, found, follow=True)), None).run_id
+        list(load_files(self.store, found, follow=True))
+        self.now = max(self.now, time.time())
+
+    def advance(self, seconds: float = 0.0) -> list[str]:
+        self.now += seconds
+        return [change.kind for change in self.engine.advance(self.run_id)]
+
+    def judged_step(self) -> int | None:
+        with self.control.session(write=False) as session:
+            found = judged(session, self.run_id)
+        return None if found is None else found.step
+
+
+@pytest.fixture
+def live(tmp_path: Path, level) -> Iterator[Live]:
+    made = Live(tmp_path, (level(RULE, "reward.mean", watch=0.5, warn=1, critical=5, hold_points=2, family="quality"),))
+    yield made
+    made.store.close()
+    made.control.close()
+
+
+def test_an_unknown_run_is_nothing_to_do(live):
+    assert live.engine.advance("nobody") == []
+
+
+def test_a_step_waits_until_every_source_has_reached_it(live):
+    live.metrics(*((step, 0.0) for step in range(1, 11)))
+    live.rollouts(1, 2, 3)
+    live.read()
+    live.advance()
+    assert live.judged_step() == 2
+    live.rollouts(4, 5)
+    live.read()
+    live.advance()
+    assert live.judged_step() == 4
+
+
+def test_the_newest_step_is_judged_once_its_rows_have_settled(live):
+    live.metrics((1, 0.0), (2, 0.0))
+    live.read()
+    live.advance()
+    assert live.judged_step() == 1
+    live.advance(SETTLE_SECONDS + 0.5)
+    assert live.judged_step() == 2
+
+
+def test_a_silent_source_is_waited_for_no_longer_than_a_minute(live):
+    live.metrics(*((step, 0.0) for step in range(1, 11)))
+    live.rollouts(1)
+    live.read()
+    live.advance(SILENT_SECONDS - 5)
+    assert live.judged_step() == 1
+    live.advance(10)
+    assert live.judged_step() == 10
+
+
+def test_silence_while_the_engine_was_not_there_does_not_count(live):
+    live.metrics(*((step, 0.0) for step in range(1, 11)))
+    live.rollouts(1)
+    live.read()
+    live.now += 10 * SILENT_SECONDS
+    live.engine = live.new_engine()
+    live.advance()
+    assert live.judged_step() == 1
+
+
+def test_a_file_that_is_known_but_not_read_yet_is_waited_for(live):
+    live.metrics(*((step, 0.0) for step in range(1, 11)))
+    live.rollouts(*range(1, 11))
+    (found,), _ = discover([live.folder])
+    reading = load_files(live.store, found, follow=True)
+    live.run_id = next(reading).run_id or ""
+    assert live.engine.advance(live.run_id) == []
+    assert live.judged_step() is None
+    list(reading)
+    live.now = time.time()
+    live.advance(SETTLE_SECONDS + 0.5)
+    assert live.judged_step() == 10
+
+
+def test_a_source_with_a_row_every_five_steps_is_not_waited_for_in_between():
+    sparse = Stream("eval", 0.0, (1, 20), stride=5)
+    assert [sparse.expects((1, step)) for step in (20, 21, 24, 25, 26)] == [False, False, False, True, True]
+    assert sparse.expects((2, 1))
+
+
+def test_the_usual_distance_of_a_sources_steps_is_learnt(live):
+    live.metrics(*((step, 0.0) for step in range(1, 41)))
+    live.rollouts(10, 20, 30, 40)
+    live.read()
+    strides = {Path(stream.name).name: stream.stride for stream in progress(live.store, live.run_id).streams}
+    assert strides == {"metrics.jsonl": 1, "rollouts.jsonl": 10}
+
+
+def test_configuration_and_events_are_no_sources_that_steps_wait_for(live):
+    live.metrics((1, 0.0), (2, 0.0))
+    (live.folder / "config.json").write_text('{"group": 8}')
+    (live.folder / "events.jsonl").write_text('{"step": 1, "kind": "note", "text": "hello"}\n')
+    live.read()
+    assert [Path(stream.name).name for stream in progress(live.store, live.run_id).streams] == ["metrics.jsonl"]
+
+
+def test_what_happens_to_an_incident_is_told_as_it_happens(live):
+    live.metrics((1, 0.0), (2, 0.7))
+    live.read()
+    assert live.advance(2) == ["incident.opened"]
+    live.metrics((3, 2.0))
+    live.read()
+    assert live.advance(2) == ["incident.updated"]
+    live.metrics((4, 2.0))
+    live.read()
+    assert live.advance(2) == []
+    live.metrics((5, 0.0), (6, 0.0))
+    live.read()
+    assert live.advance(2) == ["incident.resolved"]
+    assert live.heard == ["incident.opened", "incident.updated", "incident.resolved"]
+    with live.control.session(write=False) as session:
+        (incident,) = incidents(session, live.run_id)
+    assert (incident.severity, incident.status, incident.onset_step, incident.last_step) == ("warn", "recovered", 2, 4)
+    assert incident.steps_by_severity == {"watch": 2, "warn": 3}
+    assert incident.closed_at is not None and incident.opened_at < incident.closed_at
+
+
+def test_what_came_and_went_between_two_looks_is_told_as_opened_and_resolved(live):
+    live.metrics((1, 0.7), (2, 2.0), (3, 0.0), (4, 0.0))
+    live.read()
+    assert live.advance(2) == ["incident.opened", "incident.resolved"]
+
+
+def test_open_incidents_are_counted_by_run_and_an_acknowledgement_survives_updates(live):
+    live.metrics((1, 2.0))
+    live.read()
+    live.advance(2)
+    with live.control.session() as session:
+        (incident,) = open_incidents(session, live.run_id)
+        assert count_open_by_run(session) == {live.run_id: 1}
+        acknowledge(session, incident.id)
+    live.metrics((2, 6.0))
+    live.read()
+    live.advance(2)
+    with live.control.session(write=False) as session:
+        (after,) = open_incidents(session)
+    assert after.severity == "critical" and after.acknowledged_at is not None and after.opened_at == incident.opened_at
+
+
+def test_what_cannot_be_told_is_stored_with_the_newest_step(live, level):
+    live.rules = (*live.rules, level("staleness-harm", "lag.policy.mean"))
+    live.engine = live.new_engine()
+    live.metrics((1, 0.0), (2, 0.0))
+    live.read()
+    live.advance(2)
+    with live.control.session(write=False) as session:
+        (item,) = not_judged(session, live.run_id)
+    assert (item["symptom"], item["missing"]) == ("staleness-harm", ["lag.policy.mean"])
+    assert "metrics.jsonl" in item["how"]
+
+
+@pytest.fixture
+def channel(live: Live) -> str:
+    with live.control.session() as session:
+        session.add(
+            ChannelRow(
+                id="ch_1", kind="webhook", name="team", url_secret="http://127.0.0.1:9/x", url_hint="127.0.0.1 x", secret=None,
+                min_severity="warn", enabled=True, created_at=0.0, off_reason=None, failures_in_row=0,
+            )
+        )  # fmt: skip
+    return "ch_1"
+
+
+def messages(live: Live) -> list[str]:
+    with live.control.session(write=False) as session:
+        return [row.type for row in session.scalars(select(OutboxRow).order_by(OutboxRow.created_at))]
+
+
+def test_messages_are_written_in_the_transaction_of_the_incident(live, channel):
+    live.metrics((1, 2.0))
+    live.read()
+    live.advance(2)
+    assert messages(live) == ["incident.opened"]
+
+
+def test_an_error_while_storing_leaves_neither_incident_nor_progress_nor_message_and_is_made_up_for(live, channel, monkeypatch):
+    live.metrics((1, 0.0), (2, 2.0))
+    live.read()
+
+    def full(*_args: object) -> None:
+        raise OSError("disk full")
+
+    with monkeypatch.context() as broken:
+        broken.setattr("server.engine.advance.set_judged", full)
+        with pytest.raises(OSError, match="disk full"):
+            live.advance(2)
+    assert (live.judged_step(), messages(live)) == (None, [])
+    assert live.advance() == ["incident.opened"]
+    assert (live.judged_step(), messages(live)) == (2, ["incident.opened"])
+
+
+def test_a_run_that_another_process_judged_meanwhile_is_taken_up_from_there(live, channel):
+    live.metrics((1, 2.0))
+    live.read()
+    live.advance(2)
+    other = live.new_engine()
+    other.advance(live.run_id)
+    live.metrics((2, 6.0), (3, 0.0))
+    live.read()
+    live.now += 2
+    assert [c.kind for c in other.advance(live.run_id)] == ["incident.updated"]
+    with pytest.raises(JudgedElsewhere):
+        live.engine.advance(live.run_id)
+    assert live.engine.advance(live.run_id) == []
+    assert messages(live) == ["incident.opened", "incident.updated"]
+
+
+def test_parts_of_a_joint_collapse_are_not_told_by_themselves(live, channel, level, joint: Callable):
+    live.rules = (*(level(f"{name}-moves", "reward.mean", family=name) for name in ("quality", "engine", "shape")), joint)
+    live.engine = live.new_engine()
+    live.metrics((1, 0.0), (2, 2.0))
+    live.read()
+    live.advance(2)
+    assert messages(live) == ["incident.opened"]
+    with live.control.session(write=False) as session:
+        assert [i.symptom for i in open_incidents(session)] == ["joint-collapse"]
+        assert len(incidents(session, live.run_id, absorbed=True)) == 4
