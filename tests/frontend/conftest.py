@@ -31,11 +31,11 @@ def service() -> Iterator[Any]:
 
 @pytest.fixture
 def make_run(service: Any, tmp_path: Path) -> MakeRun:
-    """Writes and reads a native run; its id. rows: metric records without their steps, counted from 0."""
+    """Writes and reads a native run; its id. rows: metric records, steps counted from 0 unless given."""
 
     def make(
         name: str = "run-a",
-        rows: Sequence[Mapping[str, float]] = (),
+        rows: Sequence[Mapping[str, Any]] = (),
         config: Mapping[str, Any] | None = None,
         events: Sequence[Mapping[str, Any]] = (),
     ) -> str:
