@@ -26,8 +26,8 @@ $(BIN)/python: | check-python
 	@rm -f $(VENV).log
 
 $(BIN)/.run-installed: $(BIN)/python requirements/build.txt requirements/run.txt pyproject.toml
-	$(BIN)/python -m pip install -q --require-hashes -r requirements/build.txt -r requirements/run.txt
-	$(BIN)/python -m pip install -q --no-deps --no-build-isolation -e .
+	$(BIN)/python -m pip install -qq --require-hashes -r requirements/build.txt -r requirements/run.txt
+	$(BIN)/python -m pip install -qq --no-deps --no-build-isolation -e .
 	$(BIN)/python -m frontend.static
 	@touch $@
 
@@ -37,7 +37,7 @@ run: setup
 dev: $(BIN)/.dev-installed
 
 $(BIN)/.dev-installed: $(BIN)/.run-installed requirements/dev.txt
-	$(BIN)/python -m pip install -q --require-hashes -r requirements/dev.txt
+	$(BIN)/python -m pip install -qq --require-hashes -r requirements/dev.txt
 	@touch $@
 
 browser:
