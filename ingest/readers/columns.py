@@ -31,7 +31,7 @@ _SPLIT = ("split", "log_type", "phase")
 _EVALUATION = {"eval", "val", "valid", "validation", "test"}
 _ABOUT = {*STEP_KEYS, "attempt", "wall_time", "_timestamp", "timestamp", "_runtime", "epoch", "", "Unnamed: 0"}
 # Of a file or folder name: step-100, global_step_100, rollouts_step100, checkpoint-100, or 100.jsonl.
-_STEP_IN_NAME = re.compile(r"(?:step|checkpoint|iter)[-_]?(\d+)|^(\d+)$", re.IGNORECASE)
+_STEP_IN_NAME = re.compile(r"(?:step|checkpoint|iter)[-_]?(\d{1,15})(?!\d)|^(\d{1,15})$", re.IGNORECASE)
 
 
 class Table:

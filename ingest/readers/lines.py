@@ -13,6 +13,8 @@ from ingest.schema.records import Cursor, Json, Reject
 UTF8_MARK = b"\xef\xbb\xbf"
 """Byte order mark that Windows programs write before UTF-8; it is no part of the first line."""
 
+LARGEST_STEP = 2**53
+
 MAX_DEPTH_MESSAGE = "nested too deeply to read"
 
 
@@ -120,6 +122,6 @@ def as_number(value: Json) -> float | None:
 
 
 def whole_number(value: Json) -> int | None:
-    """An integer, also one written as 3.0 or as a string; None for anything else."""
+    """An integer, also one written as 3.0 or as a string; None for anything else, and beyond 2^53, where doubles skip integers."""
     number = as_number(value)
-    return int(number) if number is not None and math.isfinite(number) and number.is_integer() else None
+    return int(number) if number is not None and abs(number) <= LARGEST_STEP and number.is_integer() else None

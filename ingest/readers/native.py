@@ -13,7 +13,7 @@ from pathlib import Path
 from ingest.errors import ReaderError
 from ingest.readers.base import Chunk, Head, LongLine, bare_name, open_binary, whole_lines
 from ingest.readers.jsonl import first_object
-from ingest.readers.lines import BadLine, as_number, decode_object, numbered_lines, object_is_whole, sample_of
+from ingest.readers.lines import BadLine, as_number, decode_object, numbered_lines, object_is_whole, sample_of, whole_number
 from ingest.schema.metrics import metric
 from ingest.schema.records import Batch, Cursor, EventRow, Growth, Item, Json, JsonSlice, MetricRow, Reject
 
@@ -118,10 +118,10 @@ def step_of(record: Mapping[str, Json], key: str = "step") -> int:
     Raises:
         BadLine: absent or not an integer.
     """
-    value = as_number(record.get(key))
-    if value is None or not float(value).is_integer():
+    value = whole_number(record.get(key))
+    if value is None:
         raise BadLine(f"no integer {key!r}: got {json.dumps(record.get(key))[:80]}")
-    return int(value)
+    return value
 
 
 def _event_row(record: Mapping[str, Json]) -> EventRow:

@@ -30,7 +30,7 @@ from ingest.readers.parquet import MAGIC, column_names, double_columns, row_coun
 from ingest.readers.trl_trainer_state import newest_history, states_beside
 from ingest.schema.records import Batch, Cursor, Growth, Item, Json, TrajectoryRow
 
-_NAME = re.compile(r"^completions_(\d+)\.parquet$")
+_NAME = re.compile(r"^completions_(\d{1,15})\.parquet$")
 _LOGGED_PART = re.compile(r"^rewards/(.+?)(?:/mean)?$")
 _OWN = {"step", "prompt", "completion", "advantage"}
 _LABELS = {"task", "difficulty"}
