@@ -5,12 +5,13 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
-from typing import Protocol
+from collections.abc import Callable, Iterable
 
 from ingest.store.connection import Store
+from ingest.store.write import Commit
 from server.control.incidents import IncidentChange
 from server.control.models import Control
+from server.engine.advance import Engine, JudgedElsewhere
 from server.hub import Hub
 from server.queries.runs import run_summaries
 from server.settings import Settings
@@ -24,36 +25,6 @@ LIVE_SECONDS = 12 * 3600.0
 _log = logging.getLogger(__name__)
 
 
-class CommitLike(Protocol):
-    """What is used of a commit."""
-
-    @property
-    def run_id(self) -> str: ...  # noqa: D102
-    @property
-    def newest_step(self) -> int | None: ...  # noqa: D102
-
-
-class EngineLike(Protocol):
-    """What is used of the engine."""
-
-    def advance(self, run_id: str) -> Sequence[IncidentChange]: ...  # noqa: D102
-
-
-class _NoEngine:
-    def advance(self, run_id: str) -> Sequence[IncidentChange]:
-        return ()
-
-
-def _engine(store: Store, control: Control, settings: Settings) -> EngineLike:
-    import importlib
-
-    made = getattr(importlib.import_module("server.engine.advance"), "Engine", None)
-    if made is None:
-        return _NoEngine()
-    engine: EngineLike = made(store, control, public_url=settings.public_url)
-    return engine
-
-
 class Judge:
     """Runs the engine over the runs that changed and publishes the news.
 
@@ -64,7 +35,7 @@ class Judge:
         self._store = store
         self._hub = hub
         self._on_message = on_message
-        self._engine = _engine(store, control, settings)
+        self._engine = Engine(store, control, public_url=settings.public_url)
         self._news = threading.Event()
         self._lock = threading.Lock()
         self._changed: set[str] = set()
@@ -89,7 +60,7 @@ class Judge:
         """Whether the thread lives."""
         return self._thread.is_alive()
 
-    def committed(self, commit: CommitLike) -> None:
+    def committed(self, commit: Commit) -> None:
         """Rows of a run were committed; called from the thread that wrote them."""
         self._hub.publish({"type": "rows", "run_id": commit.run_id, "newest_step": commit.newest_step})
         self._hub.publish({"type": "source", "run_id": commit.run_id})
@@ -132,6 +103,10 @@ class Judge:
     def _judge(self, run_id: str) -> None:
         try:
             changes = self._engine.advance(run_id)
+        except JudgedElsewhere as error:
+            _log.info("%s", error)
+            self.wake([run_id])
+            return
         except Exception:
             # One run that cannot be judged must not silence the alarms of all others.
             _log.exception("judging run %s failed", run_id)

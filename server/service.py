@@ -20,6 +20,18 @@ from server.settings import Settings
 _log = logging.getLogger(__name__)
 
 
+class _Problems:
+    """Puts each trouble of a followed path into the log once, not at every look."""
+
+    def __init__(self) -> None:
+        self._told: dict[Path, str] = {}
+
+    def tell(self, path: Path, sentence: str) -> None:
+        if self._told.get(path) != sentence:
+            self._told[path] = sentence
+            _log.warning("%s", sentence)
+
+
 class Service:
     """Owns one home from start() to stop(). The store is opened here and nowhere else.
 
@@ -99,7 +111,7 @@ class Service:
         from ingest.watch import Watcher
 
         assert self._judge is not None
-        watcher = Watcher(self.store, self._judge.committed)
+        watcher = Watcher(self.store, self._judge.committed, on_problem=_Problems().tell)
         for path in self.settings.watch:
             watcher.add(path)
         watcher.start()
