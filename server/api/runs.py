@@ -14,7 +14,7 @@ from server.api.deps import Failure, Model, TheRun, TheService
 from server.control.incidents import count_open_by_run
 from server.queries.curves import Curve, curve, series_list, thinned
 from server.queries.runs import run_counts, run_summaries
-from server.queries.totals import Totals, totals
+from server.queries.totals import Totals, logged_config, totals
 from server.service import Service
 
 router = APIRouter(prefix="/api/v1/runs", tags=["runs"], responses={404: {"model": Failure}})
@@ -42,7 +42,10 @@ class RunList(Model):
 
 
 class RunDetail(RunItem):
-    """One run with its configuration (dotted keys, secrets removed) and what is stored of it."""
+    """One run and what is stored of it.
+
+    config: the settings we know, under their canonical keys; logged_config: as the trainer wrote it, secrets removed.
+    """
 
     framework_version: str | None
     algorithm: str | None
@@ -52,6 +55,7 @@ class RunDetail(RunItem):
     usual_step_seconds: float | None
     tokens: float | None
     config: dict[str, Any]
+    logged_config: dict[str, Any]
     series: int
     trajectories_with_tokens: int
     events: int
@@ -141,6 +145,7 @@ def get_run(run: TheRun, service: TheService) -> RunDetail:
         last_seen=run.last_seen,
         tokens=run.tokens,
         config=dict(run.config),
+        logged_config=dict(logged_config(service.store, run.run_id)),
         open_incidents=_open_by_run(service).get(run.run_id, 0),
         points=counts.points,
         series=counts.series,
