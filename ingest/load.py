@@ -71,7 +71,7 @@ def load_run(
         try:
             run = run or identify(store, found)
         except (ReaderError, OSError) as error:
-            yield FileResult(file.path, file.reader.name, "rejected", reason=str(error))
+            yield FileResult(file.key, file.reader.name, "rejected", reason=str(error))
             continue
         yield load_file(store, run, file, follow=follow, progress=progress, on_commit=on_commit)
 
@@ -82,7 +82,7 @@ def identify(store: Store, found: FoundRun) -> RunRow:
     The first metrics record joins the id only where another folder has the same project, name and framework; copies of
     one folder, whose first records are the same too, are told apart by their place.
     """
-    run = known_run(store, [file.path for file in found.files]) or _new_identity(store, found)
+    run = known_run(store, [file.key for file in found.files]) or _new_identity(store, found)
     announce(store, run, [SourceRow(-1, run.run_id, file.path, file.reader.name, file.reader.growth) for file in found.files])
     return run
 
@@ -130,16 +130,16 @@ def load_file(
     try:
         look = look_at(file.path)
         settled = look.mtime_ns if time.time_ns() - look.mtime_ns > _RACY_NS else None
-        source = find_source(store, file.path) or SourceRow(-1, run.run_id, file.path, file.reader.name, file.reader.growth)
+        source = find_source(store, file.key) or SourceRow(-1, run.run_id, file.key, file.reader.name, file.reader.growth)
         source.precedence = file.reader.precedence
         if source.source_id >= 0 and _quiet(store, file, source, look, settled):
-            return FileResult(file.path, file.reader.name, "unchanged", look.size, 0, 0, source.note, run.run_id)
+            return FileResult(file.key, file.reader.name, "unchanged", look.size, 0, 0, source.note, run.run_id)
         source = replace(_rewound(file, source, look.size), mtime_ns=settled)
         return _read(store, run, file, source, look.size, "followed" if follow else "read", progress or Progress(), on_commit)
     except ReaderError as error:
-        return FileResult(file.path, file.reader.name, "rejected", reason=str(error), run_id=run.run_id)
+        return FileResult(file.key, file.reader.name, "rejected", reason=str(error), run_id=run.run_id)
     except OSError as error:
-        return FileResult(file.path, file.reader.name, "rejected", reason=f"{file.path}: {error.strerror}.", run_id=run.run_id)
+        return FileResult(file.key, file.reader.name, "rejected", reason=f"{file.path}: {error.strerror}.", run_id=run.run_id)
 
 
 def _quiet(store: Store, file: FoundFile, source: SourceRow, look: Look, settled: int | None) -> bool:
@@ -179,7 +179,7 @@ def _read(
         writer.add(Reject(None, None, failure, ""))
     writer.finish(whole, size, state, failure)
     after = writer.source
-    return FileResult(file.path, file.reader.name, after.state, size, writer.rows, writer.rejected, failure or after.note, run.run_id)
+    return FileResult(file.key, file.reader.name, after.state, size, writer.rows, writer.rejected, failure or after.note, run.run_id)
 
 
 def _no_print(_cursor: Cursor) -> None:

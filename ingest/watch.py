@@ -50,7 +50,7 @@ class _Target:
     """Files written whole that changed since the last look; taken once two looks agree."""
     taken: dict[Path, FoundFile] = field(default_factory=dict)
     ignored: dict[Path, _Seen] = field(default_factory=dict)
-    run_of: dict[Path, FoundRun] = field(default_factory=dict)
+    run_of: dict[Path, list[tuple[FoundRun, FoundFile]]] = field(default_factory=dict)
     gone: set[Path] = field(default_factory=set)
 
 
@@ -184,16 +184,18 @@ class Watcher:
                 run.root, run.project = target.path, target.path.parent.name or "default"
                 run.name = target.path.name.split(".")[0]
             run.project, run.name = target.project or run.project, target.run or run.name
-            target.run_of.update({file.path: run for file in run.files})
+            for file in run.files:
+                target.run_of.setdefault(file.path, []).append((run, file))
 
     def _read(self, target: _Target, path: Path, seen: _Seen) -> None:
-        run = self._identity(target.run_of[path])
-        result = load_file(self.store, run, target.taken[path], follow=True, on_commit=self._on_commit)
+        # A chart's export holds several runs; a checkpoint's older state and a configuration alone belong to none.
+        for found, file in target.run_of.get(path, ()):
+            result = load_file(self.store, self._identity(found), file, follow=True, on_commit=self._on_commit)
+            self._on_result(result)
+            if result.state == "rejected":
+                self._on_problem(path, result.reason or "nothing could be read")
         target.read[path] = seen
         target.pending.pop(path, None)
-        self._on_result(result)
-        if result.state == "rejected":
-            self._on_problem(path, result.reason or "nothing could be read")
 
     def _identity(self, run: FoundRun) -> RunRow:
         known = self._runs.get(run.root)

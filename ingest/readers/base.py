@@ -145,11 +145,18 @@ def whole_lines(
         pending = bytearray()
         while True:
             block = _read(stream, max(_CHUNK, size - len(pending)), path, offset)
-            pending += block
-            cut = pending.rfind(b"\n") + 1
-            if cut and (len(pending) >= size or not block):
-                data = bytes(pending[:cut])
+            full = len(pending) + len(block) >= size
+            cut = block.rfind(b"\n") + 1
+            if cut and full:
+                # The usual case, with one copy of the bytes instead of three.
+                data = b"".join((pending, memoryview(block)[:cut]))
+                pending = bytearray(memoryview(block)[cut:])
+            else:
+                pending += block
+                cut = pending.rfind(b"\n") + 1 if full or not block else 0
+                data = bytes(memoryview(pending)[:cut])
                 del pending[:cut]
+            if cut:
                 end = line + data.count(b"\n") - 1
                 yield Chunk(data, line, offset, end, offset + len(data))
                 line, offset = end + 1, offset + len(data)

@@ -14,7 +14,6 @@ from functools import lru_cache
 from typing import Annotated, Any
 
 import msgspec
-import numpy as np
 
 from ingest.schema.records import Json
 from ingest.schema.tables import TOKEN_ARRAYS, TRAJECTORY_FIELDS
@@ -38,10 +37,11 @@ _NESTED_AT = len(SCALARS)
 _TEXTS_AT = FIELDS.index("token_texts")
 _ARRAYS_AT = len(FIELDS) - len(ARRAYS)
 _INTEGER_ARRAYS = {name for name in ARRAYS if "INT" in TOKEN_ARRAYS[name]}
-_DIGITS = {name: b"0123456789- ," if name in _INTEGER_ARRAYS else b"0123456789-. ," for name in ARRAYS}
-_COMMA = ord(",")
 _LONGEST_NUMBER = 38
 """Bytes between two commas. DuckDB reads an integer literal of more than 38 digits into a FLOAT as infinity, silently."""
+
+_HUGE = 309
+"""A number with a point is infinity only from this many digits on."""
 
 _SHORT_LINE = 4096
 """Bytes; cutting the arrays out of a shorter line costs more than looking through them."""
@@ -90,8 +90,8 @@ class CleanLines:
     """
 
     count: int
-    fields: dict[int, Sequence[Any]]
-    extra: dict[str, Sequence[Any]]
+    fields: Mapping[int, Sequence[Any]]
+    extra: Mapping[str, Sequence[Any]]
     arrays: dict[int, dict[str, bytes]]
 
 
@@ -109,6 +109,7 @@ class LineShape:
         self._names = tuple(written.get(name, name) for name in FIELDS)
         # Two keys for one field: which one wins depends on their order in the line; only the exact path sees that.
         self._usable = len(written) == len(self.rename) and len(set(self._names)) == len(self._names)
+        self._quoted = {name: b'"%s"' % key.encode() for name, key in zip(FIELDS, self._names, strict=True) if name in ARRAYS}
         self._known = {*self._names, *self.rename, *TRAJECTORY_FIELDS, *TOKEN_ARRAYS}
         self._update()
 
@@ -142,7 +143,8 @@ class LineShape:
         nested = [present[place] for place in range(_NESTED_AT, _TEXTS_AT) if place in present]
         keys = sum(count - column.count(UNSET) for column in present.values())
         keys += sum(_keys(value) for column in (*nested, *extra.values()) for value in column if isinstance(value, (dict, list)))
-        if not _every_key_once(b"\n".join(map(_without_arrays, lines, rows)), keys):
+        texts = [_without_arrays(line, arrays.get(place), self._quoted) for place, line in enumerate(lines)]
+        if not _every_key_once(b"\n".join(texts), keys):
             return None
         return CleanLines(count, {place: column for place, column in present.items() if place < _ARRAYS_AT}, extra, arrays)
 
@@ -175,22 +177,46 @@ def _arrays(rows: list[tuple[Any, ...]], present: Mapping[int, Sequence[Any]]) -
 
 def _plain_numbers(name: str, span: bytes) -> int | None:
     """The number of elements of a JSON array of such numbers, or None if the exact path must look at it."""
-    rest = span.translate(None, _DIGITS[name])
-    if rest != b"[]":
+    if name in _INTEGER_ARRAYS:
+        return _plain_integers(span)
+    rest = span.translate(None, b"0123456789- ")
+    dots = len(rest) // 2
+    if rest == b"[%s.]" % (b".," * (dots - 1)) and _no_huge_real(span):
+        return dots
+    if b"n" in rest:
         rest = rest.replace(b"null", b"")
-        if name in _INTEGER_ARRAYS:
-            # A mask written as 1.0: whole all the same.
-            whole = span.count(b".0,") + span.count(b".0 ") + span.endswith(b".0]")
-            if rest.count(b".") != whole or rest.translate(None, b".") != b"[]":
-                return None
-        elif rest.translate(None, b"eE") != b"[]" or span.count(b"e-") + span.count(b"E-") != len(rest) - 2:
-            # Only negative exponents are sure not to be too large.
+    negative = span.count(b"e-") + span.count(b"E-")
+    rest = rest.translate(None, b".eE") if negative == rest.count(b"e") + rest.count(b"E") else rest
+    commas = len(rest) - 2
+    # Only negative exponents are sure not to be too large, and only short literals.
+    if rest != b"[%s]" % (b"," * commas) or max(map(len, span.split(b","))) > _LONGEST_NUMBER:
+        return None
+    return commas + 1 if commas or span[1:-1].strip() else 0
+
+
+def _plain_integers(span: bytes) -> int | None:
+    rest = span.translate(None, b"0123456789- ")
+    commas = len(rest) - 2
+    if rest != b"[%s]" % (b"," * commas):
+        rest = rest.replace(b"null", b"")
+        # A mask written as 1.0: whole all the same.
+        if span.count(b".0,") + span.count(b".0 ") + span.endswith(b".0]") != rest.count(b"."):
             return None
-    commas = np.flatnonzero(np.frombuffer(span, np.uint8) == _COMMA)
-    if not len(commas):
-        return (1 if span[1:-1].strip() else 0) if len(span) <= _LONGEST_NUMBER else None
-    longest = max(int(commas[0]), len(span) - int(commas[-1]), int(np.diff(commas).max(initial=0)))
-    return len(commas) + 1 if longest <= _LONGEST_NUMBER else None
+        rest = rest.translate(None, b".")
+        commas = len(rest) - 2
+        if rest != b"[%s]" % (b"," * commas):
+            return None
+    return commas + 1 if commas or span[1:-1].strip() else 0
+
+
+def _no_huge_real(span: bytes) -> bool:
+    """True if no number has _HUGE digits or more: from comma to comma, each within that many bytes of the last."""
+    at, end = 0, len(span) - _HUGE
+    while at < end:
+        at = span.rfind(b",", at + 1, at + _HUGE)
+        if at < 0:
+            return False
+    return True
 
 
 def _keys(value: Json) -> int:
@@ -202,23 +228,24 @@ def _keys(value: Json) -> int:
     return 0
 
 
-def _without_arrays(line: bytes, row: tuple[Any, ...]) -> bytes:
-    """The line without its token arrays, which hold no text."""
-    if len(line) < _SHORT_LINE:
+def _without_arrays(line: bytes, spans: dict[str, bytes] | None, names: Mapping[str, bytes]) -> bytes:
+    """The line without its token arrays, which hold no text; one that is not found where its key says stays in."""
+    if not spans or len(line) < _SHORT_LINE:
         return line
-    start = _address(line)
-    cuts = sorted((_address(raw) - start, len(bytes(raw))) for raw in row[_ARRAYS_AT : len(FIELDS)] if raw is not UNSET)
-    pieces, at = [], 0
-    for offset, size in cuts:
-        pieces.append(line[at:offset])
-        at = offset + size
-    pieces.append(line[at:])
-    return b"".join(pieces)
-
-
-def _address(data: Any) -> int:
-    address: int = np.frombuffer(data, np.uint8).__array_interface__["data"][0]
-    return address
+    cuts = []
+    at = 0
+    for name, span in spans.items():
+        key = line.find(names[name], at)
+        if key < 0:
+            key = line.find(names[name])
+        start = line.find(b"[", key)
+        if key >= 0 and line.startswith(span, start):
+            at = start + len(span)
+            cuts.append((start, at))
+    cuts.sort()
+    ends = [0, *(end for _, end in cuts)]
+    starts = [*(start for start, _ in cuts), len(line)]
+    return b"".join([line[end:start] for end, start in zip(ends, starts, strict=True)])
 
 
 def _every_key_once(text: bytes, expected: int) -> bool:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import duckdb
@@ -76,14 +77,46 @@ def series_ids(connection: duckdb.DuckDBPyConnection, run: RunRow, keys: set[str
     if missing:
         row = connection.execute("SELECT coalesce(max(series_id), 0) FROM series").fetchone()
         assert row is not None
+        said = connection.execute("SELECT framework_version FROM run WHERE run_id = ?", [run.run_id]).fetchone()
         for number, key in enumerate(missing, row[0] + 1):
-            meaning = resolve(key, run.framework, run.framework_version)
+            meaning = resolve(key, run.framework, said[0] if said else run.framework_version)
             connection.execute(
                 "INSERT INTO series VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
                 [number, run.run_id, key, meaning.metric, meaning.transform, meaning.estimator, meaning.aggregation, meaning.unit],
             )
             known[key] = number
     return known
+
+
+def learn_version(connection: duckdb.DuckDBPyConnection, run: RunRow, said: str) -> RunRow:
+    """The run with what a file says about its trainer; series that are there already get their meaning anew.
+
+    What one file said stays, unless another says the same more exactly (`verl`, then `verl v1`).
+    """
+    said = said.removeprefix(run.framework).strip()
+    stored = connection.execute("SELECT framework_version FROM run WHERE run_id = ?", [run.run_id]).fetchone()
+    known = stored[0] if stored else None
+    if not said or known == said or (known is not None and not said.startswith(f"{known} ")):
+        return replace(run, framework_version=known)
+    learned = replace(run, framework_version=said)
+    connection.execute("UPDATE run SET framework_version = ? WHERE run_id = ?", [said, run.run_id])
+    for key, transform in connection.execute("SELECT source_key, transform FROM series WHERE run_id = ?", [run.run_id]).fetchall():
+        meaning = resolve(key, run.framework, said)
+        changed = transform if meaning.transform == "identity" and transform is not None else meaning.transform
+        connection.execute(
+            "UPDATE series SET metric = ?, transform = ?, estimator = ?, aggregation = ?, unit = ? WHERE run_id = ? AND source_key = ?",
+            [meaning.metric, changed, meaning.estimator, meaning.aggregation, meaning.unit, run.run_id, key],
+        )
+    return learned
+
+
+def note_transforms(connection: duckdb.DuckDBPyConnection, run_id: str, transforms: Mapping[str, str]) -> None:
+    """Notes how a reader changed values on the way, where the key has no transform of its own."""
+    for key, transform in transforms.items():
+        connection.execute(
+            "UPDATE series SET transform = ? WHERE run_id = ? AND source_key = ? AND coalesce(transform, 'identity') = 'identity'",
+            [transform, run_id, key],
+        )
 
 
 def _insert(connection: duckdb.DuckDBPyConnection, run_id: str, source: SourceRow, new: pa.Table, *, repeats: bool) -> int:

@@ -106,9 +106,7 @@ def insert_trajectories(connection: duckdb.DuckDBPyConnection, run_id: str, sour
     return Written(len(placed), min(p.step for p in placed), max(p.step for p in placed))
 
 
-def _numbered(
-    connection: duckdb.DuckDBPyConnection, run_id: str, new: NewRows, stored: list[int], places: list[int]
-) -> Iterator[_Placed]:
+def _numbered(connection: duckdb.DuckDBPyConnection, run_id: str, new: NewRows, stored: list[int], places: list[int]) -> Iterator[_Placed]:
     if not places:
         return
     steps = [new.steps[place] for place in places]
@@ -157,23 +155,47 @@ def _insert_spans(connection: duckdb.DuckDBPyConnection, run_id: str, source_id:
     names = [name for name in TOKEN_ARRAYS if any(name in new.spans[p.place] for p in chosen)]
     handle = os.memfd_create("tokens")
     try:
-        longest = 0
-        with os.fdopen(os.dup(handle), "wb", buffering=1 << 20) as out:
-            for p in chosen:
-                parts = b"".join(b',"%s":%s' % (name.encode(), span) for name, span in new.spans[p.place].items())
-                line = b'{"a":%d,"s":%d,"n":%d%s}\n' % (p.attempt, p.step, p.n, parts)
-                longest = max(longest, len(line))
-                out.write(line)
-        count = _read_spans(connection, handle, run_id, source_id, names, longest)
+        longest = _write_lines(handle, chosen, new)
+        _read_spans(connection, handle, run_id, source_id, names, longest, len(chosen))
     finally:
         os.close(handle)
-    if count != len(chosen):
-        raise TokensRefused(f"{count} of {len(chosen)} rows were read")
+
+
+def _write_lines(handle: int, chosen: list[_Placed], new: NewRows) -> int:
+    """Writes one JSON line a row without copying its arrays; the bytes of the longest."""
+    pieces: list[bytes] = []
+    longest = 0
+    for p in chosen:
+        size = len(pieces)
+        pieces.append(b'{"a":%d,"s":%d,"n":%d' % (p.attempt, p.step, p.n))
+        for name, span in new.spans[p.place].items():
+            pieces += (b',"%s":' % name.encode(), span)
+        pieces.append(b"}\n")
+        longest = max(longest, sum(map(len, pieces[size:])))
+        if len(pieces) > _PIECES:
+            _write_all(handle, pieces)
+            pieces = []
+    _write_all(handle, pieces)
+    return longest
+
+
+_PIECES = 900
+"""Less than the 1,024 pieces that one call takes, by more than one row has."""
+
+
+def _write_all(handle: int, pieces: list[bytes]) -> None:
+    if not pieces:
+        return
+    written = os.writev(handle, pieces)
+    if written < sum(map(len, pieces)):
+        rest = memoryview(b"".join(pieces))[written:]
+        while rest:
+            rest = rest[os.write(handle, rest) :]
 
 
 def _read_spans(
-    connection: duckdb.DuckDBPyConnection, handle: int, run_id: str, source_id: int, names: list[str], longest: int
-) -> int:
+    connection: duckdb.DuckDBPyConnection, handle: int, run_id: str, source_id: int, names: list[str], longest: int, rows: int
+) -> None:
     kinds = {"a": "INTEGER", "s": "BIGINT", "n": "INTEGER"} | {name: TOKEN_ARRAYS[name] for name in names}
     columns = ", ".join(f"{name}: '{kind}'" for name, kind in kinds.items())
     # The object size also sizes the read buffers, so it is no larger than the longest line needs.
@@ -187,8 +209,8 @@ def _read_spans(
         ).fetchone()
     except (duckdb.InvalidInputException, duckdb.ConversionException, duckdb.OutOfRangeException) as error:
         raise TokensRefused(str(error)) from error
-    assert row is not None
-    return int(row[0])
+    if row is None or row[0] != rows:
+        raise TokensRefused(f"{row and row[0]} of {rows} rows were read as they stand")
 
 
 def _insert_values(connection: duckdb.DuckDBPyConnection, run_id: str, source_id: int, new: NewRows, placed: list[_Placed]) -> None:
@@ -219,7 +241,8 @@ def _compare(
     """The attempt of every row of a file that is read again, and the places of those that it did not say before.
 
     Rows are compared with the stored rows of their attempt and step by order of arrival. The first step at which one
-    differs begins a new attempt, which then holds all rows from that step on.
+    differs begins a new attempt, which then holds all rows from that step on. Rows of a split that the step did not
+    have before stand beside the others: a trainer writes an evaluation over the training rows of the same step.
     """
     ordinals = _ordinals(attempts, new.steps, passages)
     while True:
@@ -262,9 +285,11 @@ def _same(
     connection.register("new_rows", pa.table(arrays))
     found = connection.execute(
         f"""WITH old AS (SELECT *, row_number() OVER (PARTITION BY attempt, step ORDER BY n) - 1 AS ordinal FROM trajectory
-                         WHERE run_id = ? AND source_id = ? AND step BETWEEN ? AND ?)
+                         WHERE run_id = ? AND source_id = ? AND step IN (
+                             SELECT o.step FROM trajectory o JOIN new_rows n ON n.step = o.step AND n.split IS NOT DISTINCT FROM o.split
+                             WHERE o.run_id = ? AND o.source_id = ?))
             SELECT a.place, {equal} FROM new_rows a JOIN old b USING (attempt, step, ordinal) ORDER BY a.place""",
-        [run_id, source_id, min(new.steps), max(new.steps)],
+        [run_id, source_id, run_id, source_id],
     ).fetchall()
     connection.unregister("new_rows")
     return dict(found)

@@ -15,7 +15,7 @@ from ingest.redact import without_secrets
 from ingest.schema.records import Batch, Cursor, EventRow, Item, Json, JsonSlice, Reject, SourceState, TrajectoryRow
 from ingest.store.attempts import Attempts
 from ingest.store.connection import Store, write_failure
-from ingest.store.points import insert_metrics
+from ingest.store.points import insert_metrics, learn_version, note_transforms
 from ingest.store.rows import BadRow, stored
 from ingest.store.slices import RejectedLine, SliceShape, read_slice
 from ingest.store.sources import RunRow, SourceRow, ensure_run, find_source, new_source_id, save_source
@@ -184,8 +184,11 @@ class _Transaction:
             self._config(batch.config)
         if batch.note is not None:
             self.source.note = batch.note
+        if batch.framework_version is not None:
+            self.run = learn_version(self.connection, self.run, batch.framework_version)
         if batch.metrics:
             self._metrics(batch)
+            note_transforms(self.connection, self.run.run_id, batch.transforms)
             self.store.on_point("points")
         if batch.trajectories:
             self._trajectories(batch.trajectories)
@@ -244,7 +247,7 @@ class _Transaction:
             try:
                 good.add(row.step, row.attempt, stored(row.fields))
             except BadRow as error:
-                self._reject([(None, None, str(error), sample_of(json.dumps(dict(row.fields), default=str).encode()))])
+                self._reject([(row.line, row.offset, str(error), sample_of(json.dumps(dict(row.fields), default=str).encode()))])
         self._rows(good)
 
     def _events(self, events: Iterable[EventRow]) -> None:
