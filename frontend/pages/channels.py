@@ -18,7 +18,7 @@ from frontend.components import states
 from frontend.components.frame import page_frame
 from frontend.components.severity import chip
 from frontend.components.text import line, mono
-from frontend.components.words import age, count, seconds
+from frontend.components.words import age, seconds
 from ingest.errors import RLVitalsError
 from server.notify.channels import Channel, Delivery, add_channel, channels, delete_channel, deliveries, switch_channel
 from server.notify.trial import Trial, send_sample
@@ -45,9 +45,7 @@ def layout(service: Any, **_query: str) -> Component:
         html.Div(delivery_log(log), id="channels-log"),
         dcc.Store(id="channels-seen", data=_seen(listed, log)),
     ]
-    on = sum(channel.enabled for channel in listed)
-    facts = f"{count(len(listed))} channels, {count(on)} on" if listed else "nobody is told yet"
-    return page_frame("Channels", facts, [part for part in parts if part is not None])
+    return page_frame("Channels", "who is told about incidents", [part for part in parts if part is not None])
 
 
 def register(app: Dash, service: Any) -> None:
@@ -158,7 +156,7 @@ def _row(channel: Channel) -> Component:
     if channel.off_reason:
         state.append(html.Div(["Switched off by RLVitals: ", line(channel.off_reason)], className="rlv-sub"))
     elif channel.failures_in_row:
-        state.append(html.Div(f"{channel.failures_in_row} messages in a row failed", className="rlv-sub"))
+        state.append(html.Div(f"failed messages in a row: {channel.failures_in_row}", className="rlv-sub"))
     return html.Tr(
         [
             html.Td(html.B(line(channel.name))),
@@ -236,7 +234,7 @@ def _log_row(delivery: Delivery, now: float) -> Component:
     late = "is-late" if delivery.state == "failed" else None
     return html.Tr(
         [
-            html.Td(f"{age(now - delivery.created_at)} ago"),
+            html.Td(f"{age(now - delivery.created_at)} ago", style={"whiteSpace": "nowrap"}),
             html.Td(line(delivery.channel_name)),
             html.Td(words),
             html.Td(html.Span(state, className=late)),
@@ -250,7 +248,7 @@ def _log_row(delivery: Delivery, now: float) -> Component:
 def trial_result(trial: Trial) -> Component:
     """What the test met: its meaning first, then the bare facts."""
     status = "no answer" if trial.status is None else f"status {trial.status}"
-    facts = [f"{status}, {seconds(trial.seconds)}", *([", answer ", mono(trial.reply)] if trial.reply else [])]
+    facts = [f"{status} after {seconds(trial.seconds)}", *([", answer ", mono(trial.reply)] if trial.reply else [])]
     kind = {"delivered": "is-quiet", "retry": "is-warn"}.get(trial.outcome, "is-critical")
     return _notice([html.B("Test: "), trial.meaning, html.Div(facts, className="rlv-sub")], kind)
 
