@@ -18,6 +18,8 @@ from server.settings import Settings
 
 GATHER_SECONDS = 0.2
 """Rows that arrive within this time are judged together."""
+MOST_STEPS = 50
+"""Steps of one run that are judged in one go: a long run keeps no other's alarm waiting, and a stop waits for seconds only."""
 SILENCE_CHECK_SECONDS = 5.0
 LIVE_SECONDS = 12 * 3600.0
 """A run without a commit for this long is no longer asked about silence: every source of it has long been silent."""
@@ -102,7 +104,7 @@ class Judge:
 
     def _judge(self, run_id: str) -> None:
         try:
-            changes = self._engine.advance(run_id)
+            changes = self._engine.advance(run_id, MOST_STEPS)
         except JudgedElsewhere as error:
             _log.info("%s", error)
             self.wake([run_id])
@@ -115,6 +117,14 @@ class Judge:
             self._publish(change)
         if changes:
             self._on_message()
+        if self._engine.behind(run_id):
+            self._again(run_id)
+
+    def _again(self, run_id: str) -> None:
+        """Puts a run behind the others that wait."""
+        with self._lock:
+            self._changed.add(run_id)
+        self._news.set()
 
     def _publish(self, change: IncidentChange) -> None:
         incident = change.incident

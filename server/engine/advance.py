@@ -49,6 +49,8 @@ class _Memory:
     """Rows at each place when the data was last read."""
     intervals: dict[str, float] = field(default_factory=dict)
     updated: dict[str, float] = field(default_factory=dict)
+    behind: bool = False
+    """The last call left steps that were ready."""
 
 
 class Engine:
@@ -75,14 +77,15 @@ class Engine:
         self._runs: OrderedDict[str, _Memory] = OrderedDict()
         self._lock = threading.Lock()
 
-    def advance(self, run_id: str) -> list[IncidentChange]:
+    def advance(self, run_id: str, most: int | None = None) -> list[IncidentChange]:
         """Judges every step that all streams have reached, ended or fallen silent on; what happened to incidents by it.
 
-        Nothing happens for an unknown run. Rows that arrive for a judged step are seen by later steps only.
+        most: judge no more steps than this in one call, so that a long run keeps no other waiting; `behind` then tells
+        that there are more. Nothing happens for an unknown run. Rows that arrive for a judged step are seen by later steps only.
         """
         with self._lock:
             try:
-                changes = self._advance(run_id)
+                changes = self._advance(run_id, most)
             except BaseException:
                 # The memory may be ahead of the control store now; the next call begins again from what is stored.
                 self._runs.pop(run_id, None)
@@ -92,7 +95,13 @@ class Engine:
                 self._on_change(change)
         return changes
 
-    def _advance(self, run_id: str) -> list[IncidentChange]:
+    def behind(self, run_id: str) -> bool:
+        """Whether the last call of advance left steps that were ready, because of its `most`."""
+        with self._lock:
+            memory = self._runs.get(run_id)
+            return memory is not None and memory.behind
+
+    def _advance(self, run_id: str, most: int | None) -> list[IncidentChange]:
         memory = self._memory(run_id)
         if memory is None:
             return []
@@ -100,8 +109,11 @@ class Engine:
         found = progress(self._store, run_id)
         self._notice(memory, found.streams)
         judged = memory.state.judged or START
-        ready = START
-        for place in sorted(place for place in found.rows if place > judged):
+        ready, memory.behind = START, False
+        for count, place in enumerate(sorted(place for place in found.rows if place > judged)):
+            if count == most:
+                memory.behind = True
+                break
             if any(self._waits(memory, stream, place, now) for stream in found.streams):
                 break
             ready = place
