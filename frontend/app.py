@@ -23,7 +23,7 @@ from starlette.responses import Response
 from frontend import live, theme
 from frontend.address import NoSuchPage, match_path, query_of
 from frontend.components import frame, states
-from frontend.static import Compressed
+from frontend.compression import Compressed
 from ingest.errors import RLVitalsError
 from server.access import Access
 from server.queries.runs import newest_attempt, run_summary

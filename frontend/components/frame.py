@@ -150,7 +150,9 @@ def run_facts(run: RunSummary, attempts: int, now: float | None = None) -> list[
         facts.append(f"{count(run.tokens)} tokens")
     facts.append(
         ", ".join(
-            part for part in (visible_line(run.algorithm or "").upper(), f"{run.framework} {visible_line(run.framework_version or 'files')}") if part
+            part
+            for part in (visible_line(run.algorithm or "").upper(), f"{run.framework} {visible_line(run.framework_version or 'files')}")
+            if part
         )
     )
     facts.append(f"attempt {attempts}")

@@ -10,11 +10,11 @@ from dash import dcc, html
 from dash.development.base_component import Component
 
 from frontend.address import address
+from frontend.components.families import Cell
 from frontend.components.severity import chip, verdict_chip
 from frontend.components.svg import Shape, Svg, severity_shape
 from frontend.components.text import line, mono, visible_line
 from frontend.components.words import change, count, number
-from frontend.families import Cell
 from ingest.schema.metrics import metric
 
 GRAPH = {"displayModeBar": False, "responsive": True, "doubleClick": False, "showAxisDragHandles": False, "scrollZoom": False}

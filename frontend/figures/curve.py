@@ -245,9 +245,9 @@ def figure(
         "yaxis": {
             "fixedrange": True,
             "type": "log" if log else "linear",
-            "nticks": 4,
+            "nticks": 5,
             "exponentformat": "power" if log else "SI",
-            "rangemode": "normal",
+            "rangemode": "normal" if any(np.nanmin(c.low, initial=0.0) < 0 for c in curves) else "nonnegative",
         },
         "yaxis2": {"overlaying": "y", "range": [0, 1], "visible": False, "fixedrange": True},
         "shapes": shapes(window, band, seams, log, scheme, label),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import dash_mantine_components as dmc
@@ -16,12 +17,12 @@ from frontend import theme
 from frontend.address import NoSuchPage, address, query_of
 from frontend.components import overview as pieces
 from frontend.components import states
+from frontend.components.families import strip
 from frontend.components.frame import run_frame
 from frontend.components.severity import rank
 from frontend.components.text import visible_line
 from frontend.components.words import count
 from frontend.drawn import SINGLE, Drawn, chart_parts, onsets, read, tails
-from frontend.families import strip
 from frontend.figures import curve as curves_figure
 from frontend.figures.curve import band_of
 from frontend.figures.panels import Chosen, Line
@@ -241,7 +242,11 @@ def register(app: Dash, service: Any) -> None:
         Input("live", "data"), State("run-id", "data"), State("url", "search"), prevent_initial_call=True,
     )  # fmt: skip
     async def refresh(message: Mapping[str, Any] | None, run_id: str, search: str | None) -> Any:
-        if not message or not any(item["run_id"] == run_id for item in message["incidents"]):
+        # The lane and the count of judged steps need not move with every row.
+        told = message and (
+            any(item["run_id"] == run_id for item in message["incidents"]) or (run_id in message["rows"] and message["seq"] % 4 == 1)
+        )
+        if not told:
             raise PreventUpdate
         return await asyncio.to_thread(_refreshed, service, run_id, OverviewView.from_query(query_of(search)))
 
@@ -274,5 +279,5 @@ def _refreshed(service: Any, run_id: str, view: OverviewView) -> tuple[Any, Any]
     run = run_summary(service.store, run_id)
     if run is None:
         raise PreventUpdate
-    drawn = read(service, run, view)
+    drawn = read(service, run, replace(view, smooth=1, s=""))
     return status(service, drawn), _lane(drawn)

@@ -73,18 +73,22 @@ def _table(found: list[Source], reasons: list[RejectReason], now: float) -> Comp
     by_source: dict[int, list[RejectReason]] = {}
     for reason in reasons:
         by_source.setdefault(reason.source_id, []).append(reason)
-    rows = [row for source in found for row in _rows(source, by_source.get(source.source_id, []), now)]
+    rows: list[Component] = []
+    above: str | None = None
+    for source in found:
+        rows += _rows(source, by_source.get(source.source_id, []), now, named=source.run_id != above)
+        above = source.run_id
     return html.Div(html.Table([head, html.Tbody(rows)], className="rlv-table is-wide"), className="rlv-box is-flush")
 
 
-def _rows(source: Source, reasons: list[RejectReason], now: float) -> list[Component]:
+def _rows(source: Source, reasons: list[RejectReason], now: float, named: bool) -> list[Component]:
+    """The rows of one file; named: with the run, which stands at its first file only."""
     rejected: Any = count(source.rejected)
     if source.rejected:
         rejected = dcc.Link(rejected, href=address(PATH, {"source": source.source_id}), className="is-alert")
+    run = dcc.Link(html.B(line(source.run)), href=address("/r/<run>", run=source.run_id))
     cells = [
-        html.Td(
-            [dcc.Link(line(source.run), href=address("/r/<run>", run=source.run_id)), html.Div(line(source.project), className="rlv-sub")]
-        ),
+        html.Td([run, html.Div(line(source.project), className="rlv-sub")] if named else None),
         html.Td([mono(source.path), html.Div(line(source.note), className="rlv-sub") if source.note else None], className="is-path"),
         html.Td(source.reader),
         html.Td(f"{source.rows:,}", className="num"),
@@ -96,7 +100,7 @@ def _rows(source: Source, reasons: list[RejectReason], now: float) -> list[Compo
     if len(reasons) > _REASONS_SHOWN:
         left = dcc.Link(f"{len(reasons) - _REASONS_SHOWN} further reasons", href=address(PATH, {"source": source.source_id}))
         more.append(html.Tr([html.Td(), html.Td(left, colSpan=6, className="is-reason")]))
-    return [html.Tr(cells), *more]
+    return [html.Tr(cells, className=None if named else "is-same"), *more]
 
 
 def _reason(reason: RejectReason) -> list[Any]:

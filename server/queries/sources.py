@@ -51,12 +51,13 @@ class RejectReason:
 
 
 def sources(store: Store, run_id: str | None = None) -> list[Source]:
-    """Every source (of one run, or of all), those with rejects first, then the newest."""
+    """Every source (of one run, or of all), run by run: runs with rejects first, then those with the newest rows."""
     rows = store.rows(
         """SELECT s.source_id, s.run_id, r.project, r.name, s.path, s.reader, s.growth, s.state, s.bytes, s.rows, s.rejected,
                   s.newest_step, s.updated, s.note
            FROM source s JOIN run r USING (run_id) WHERE ? IS NULL OR s.run_id = ?
-           ORDER BY s.rejected > 0 DESC, s.updated DESC, s.path""",
+           WINDOW run AS (PARTITION BY s.run_id)
+           ORDER BY max(s.rejected > 0) OVER run DESC, max(s.updated) OVER run DESC, s.run_id, s.rejected > 0 DESC, s.path""",
         [run_id, run_id],
     )
     return [Source(*row) for row in rows]

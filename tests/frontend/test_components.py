@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from frontend.components.families import FAMILIES, strip
 from frontend.components.spark import spark
 from frontend.components.svg import Svg, severity_shape
 from frontend.components.words import age, change, count, number, seconds
-from frontend.families import FAMILIES, strip
 from frontend.views import RunsView
 
 

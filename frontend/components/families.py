@@ -73,5 +73,5 @@ def _cell(
     if reasons and len(reasons) == len(ruled):
         return Cell(family, "cannot-tell", "not logged" if reasons[0][1] else "cannot tell", reasons=reasons)
     if not judged:
-        return Cell(family, "cannot-tell", "not judged yet", reasons=((ruled[0], (), "No step was judged yet."),))
+        return Cell(family, "cannot-tell", "not yet", reasons=((ruled[0], (), "No step was judged yet."),))
     return Cell(family, "quiet", "quiet", reasons=reasons)

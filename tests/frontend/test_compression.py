@@ -14,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
-from frontend.static import Compressed, fill_cache
+from frontend.compression import Compressed, fill_cache
 
 SCRIPT = b"var a = 1;\n" * 500
 
