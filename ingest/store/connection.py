@@ -85,11 +85,21 @@ class Store:
                 "Install the newer version."
             )
         while version < SCHEMA_VERSION:
+            self._step_forward(version)
+            version += 1
+
+    def _step_forward(self, version: int) -> None:
+        try:
             with self.transaction() as connection:
                 for statement in MIGRATIONS[version]:
                     connection.execute(statement)
-                version += 1
-                connection.execute("UPDATE meta SET value = ? WHERE key = 'schema_version'", [str(version)])
+                connection.execute("UPDATE meta SET value = ? WHERE key = 'schema_version'", [str(version + 1)])
+        except duckdb.Error as error:
+            first = str(error).splitlines()[0]
+            raise StoreError(
+                f"{self.path} could not be brought from schema {version} to {version + 1} and is as it was: {first}. "
+                "Keep the file, and run the program that wrote it."
+            ) from error
 
     @contextmanager
     def transaction(self) -> Iterator[duckdb.DuckDBPyConnection]:

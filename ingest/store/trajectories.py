@@ -11,6 +11,7 @@ import duckdb
 import msgspec
 import pyarrow as pa
 
+from ingest.errors import StoreError
 from ingest.schema.tables import TOKEN_ARRAYS, TRAJECTORY_FIELDS
 from ingest.store.attempts import Attempts
 from ingest.store.rows import StoredTrajectory
@@ -155,7 +156,10 @@ def _insert_spans(connection: duckdb.DuckDBPyConnection, run_id: str, source_id:
     names = [name for name in TOKEN_ARRAYS if any(name in new.spans[p.place] for p in chosen)]
     handle = os.memfd_create("tokens")
     try:
-        longest = _write_lines(handle, chosen, new)
+        try:
+            longest = _write_lines(handle, chosen, new)
+        except OSError as error:
+            raise StoreError(f"Token arrays could not be handed to the store in memory: {error.strerror}.") from error
         _read_spans(connection, handle, run_id, source_id, names, longest, len(chosen))
     finally:
         os.close(handle)
