@@ -129,7 +129,8 @@
   window.dash_clientside = window.dash_clientside || {};
   window.dash_clientside.rlv_pages = {
     /* Controls -> query string. Nothing happens unless a value differs from what the page was drawn from. */
-    address: function (values, ids, state) {
+    address: function (values, ids, states) {
+      var state = states && states[0];
       if (!state || !values) { return nothing(); }
       var query = Object.assign({}, state.query);
       var changed = false;
@@ -161,7 +162,8 @@
     },
 
     /* A bar clicked or steps dragged over -> step=... */
-    stepsChosen: function (click, relayout, state) {
+    stepsChosen: function (click, relayout, states) {
+      var state = states && states[0];
       if (!state) { return nothing(); }
       var query = Object.assign({}, state.query);
       var triggered = (window.dash_clientside.callback_context.triggered[0] || {}).prop_id || "";

@@ -170,6 +170,8 @@
       this.host.replaceChildren(this.bar, this.view, this.facts);
       this.view.addEventListener("mousemove", function (event) { self.hover(event.target); });
       this.view.addEventListener("mouseleave", function () { self.unhover(); });
+      // With Shift a range of tokens is marked, not text selected.
+      this.view.addEventListener("mousedown", function (event) { if (event.shiftKey) { event.preventDefault(); } });
       this.view.addEventListener("click", function (event) { self.click(event); });
       this.view.addEventListener("keydown", function (event) { self.key(event); });
       this.view.addEventListener("blur", function () { window.rlvPages.hideCard(); });
@@ -333,7 +335,7 @@
       requestAnimationFrame(function () {
         self.waiting = false;
         if (self.show === "cells") { self.drawWindow(); } else if (self.show === "text") { self.drawLines(); }
-        self.drawMap();
+        self.drawBox();
       });
     },
 
@@ -526,7 +528,11 @@
         this.map = element("canvas", "tok-map");
         this.map.setAttribute("aria-hidden", "true");
         this.span = element("span", "tok-span");
-        row.appendChild(this.map);
+        var frame = element("span", "tok-frame");
+        this.box = element("span", "tok-box");
+        frame.appendChild(this.map);
+        frame.appendChild(this.box);
+        row.appendChild(frame);
         row.appendChild(this.span);
         var drag = function (event) {
           if (!(event.buttons & 1)) { return; }
@@ -550,11 +556,21 @@
       return value;
     },
 
+    /* Where the window is: moved on every scroll, so it costs nothing; the map below it is drawn once a colour. */
+    drawBox: function () {
+      if (!this.map) { return; }
+      var range = this.inView(), count = this.tokens.count, last = Math.min(range[1], count - 1);
+      this.span.textContent = range[0] + " to " + last + " of " + count.toLocaleString("en-US");
+      this.box.hidden = last - range[0] >= count - 1;
+      this.box.style.left = 100 * range[0] / count + "%";
+      this.box.style.width = Math.max(0.4, 100 * (last - range[0] + 1) / count) + "%";
+    },
+
     drawMap: function () {
       if (!this.map) { return; }
-      var range = this.inView(), tokens = this.tokens, count = tokens.count;
-      this.span.textContent = range[0] + " to " + Math.min(range[1], count - 1) + " of " + count.toLocaleString("en-US");
-      var width = Math.max(60, Math.min(this.map.parentNode.clientWidth - 130, count * 16)), height = 14, scale = window.devicePixelRatio || 1;
+      this.drawBox();
+      var tokens = this.tokens, count = tokens.count;
+      var width = Math.max(60, Math.min(this.facts.clientWidth - 260, count * 16)), height = 14, scale = window.devicePixelRatio || 1;
       this.map.style.width = width + "px";
       this.map.width = width * scale;
       this.map.height = height * scale;
@@ -579,11 +595,6 @@
           context.fillStyle = best.odd ? variable("warn-fill") : best.sign ? variable(best.sign < 0 ? "trainer-lower" : "trainer-higher") : variable("accent");
         }
         context.fillRect(x, 1, w, height - 2);
-      }
-      context.globalAlpha = 1;
-      if (range[1] - range[0] < count - 1) {
-        context.strokeStyle = variable("text-1");
-        context.strokeRect(range[0] / count * width + 0.5, 0.5, Math.max(3, (range[1] - range[0] + 1) / count * width - 1), height - 1);
       }
     },
 
@@ -651,7 +662,7 @@
 
     click: function (event) {
       var node = event.target.closest && event.target.closest("[data-i]");
-      if (!node || String(window.getSelection())) { return; }
+      if (!node || (!event.shiftKey && String(window.getSelection()))) { return; }
       var i = Number(node.getAttribute("data-i"));
       if (event.shiftKey && this.marked) { this.mark([Math.min(this.marked[0], i), Math.max(this.marked[0], i)]); return; }
       this.cursor = i;

@@ -18,7 +18,7 @@ def address_state(page: str, query: Mapping[str, Any], defaults: Mapping[str, An
     query: keys that stand in the address; defaults: values that are left out of it.
     """
     texts = ({key: str(value) for key, value in part.items()} for part in (query, defaults))
-    return dcc.Store(id=f"{page}-address", data=dict(zip(("query", "defaults"), texts, strict=True)))
+    return dcc.Store(id={"type": f"{page}-address", "key": "state"}, data=dict(zip(("query", "defaults"), texts, strict=True)))
 
 
 def register_controls(app: Dash, page: str) -> None:
@@ -28,7 +28,8 @@ def register_controls(app: Dash, page: str) -> None:
         Output("url", "search", allow_duplicate=True),
         Input({"type": f"{page}-control", "key": ALL}, "value"),
         State({"type": f"{page}-control", "key": ALL}, "id"),
-        State(f"{page}-address", "data"),
+        # By pattern, because the controls of a page that is left call back once more, when nothing of it is there.
+        State({"type": f"{page}-address", "key": ALL}, "data"),
         prevent_initial_call=True,
     )
 

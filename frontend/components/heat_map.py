@@ -42,8 +42,13 @@ def heat_map(
     parts: list[Any] = [html.Div(rows, className="heat-rows"), _axis(grid, onset)]
     if onset is not None and grid.bins and grid.bins[0][0] <= onset <= grid.bins[-1][1]:
         parts.append(_onset(grid, onset))
-    label = f"{grid.measure.title} by {grid.dimension.title.lower()} and step"
+    label = f"{grid.measure.title} by {plain(grid.dimension.title)} and step"
     return html.Div(parts, className="heat-map", role="group", **{"aria-label": label})
+
+
+def plain(title: str) -> str:
+    """A title inside a sentence: a first Latin letter is made small, a sign keeps its form."""
+    return title[:1].lower() + title[1:] if title[:1].isascii() else title
 
 
 def span_of(grid: SliceGrid) -> tuple[float, float]:
@@ -95,14 +100,16 @@ def _cell(
     if before:
         facts.append(["Before onset, same bucket", before])
     title = f"{grid.dimension.title} {visible_line(bucket.label)}, {words}"
-    one = rollouts == 1
+    # A measure of tokens is of the rollouts that have them, and the link leads to those.
+    linked = n if grid.measure.tokens and n else rollouts
+    one = linked == 1
     return html.A(
         html.Span(str(n) if not size else "", style={"background": colour}, className="heat-fill" + (" is-upper" if upper else "")),
         href=link(bucket, steps),
         className=f"heat-cell rlv-go{size}" + ("" if known else " is-unknown"),
         tabIndex=0 if focus == (row, column) else -1,
         **{
-            "data-card": json.dumps([title, facts, "Click: this rollout" if one else f"Click: these {rollouts:,} rollouts"]),
+            "data-card": json.dumps([title, facts, "Click: this rollout" if one else f"Click: these {linked:,} rollouts"]),
             "data-row": str(len(grid.buckets) - 1 - row),
             "data-column": str(column),
             "aria-label": f"{title}: {facts[0][1]}, n {n}",

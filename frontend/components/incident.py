@@ -40,7 +40,7 @@ def _hypothesis(hypothesis: Mapping[str, Any], how: Callable[[Sequence[str]], st
     lines = [_check(check, verdict) for check in checks if check.get("note") or check.get("observed")]
     missing = list(dict.fromkeys(name for check in checks for name in check.get("missing") or ()))
     if missing:
-        lines.append(html.P([f"Needs {', '.join(missing)}. ", html.Span(how(missing))], className="hypothesis-missing"))
+        lines.append(html.P(f"Needs {how(missing)}", className="hypothesis-missing"))
     if not lines:
         lines.append(html.P(line(str(hypothesis.get("action") or "No check of it could be computed.")), className="hypothesis-missing"))
     return html.Div(

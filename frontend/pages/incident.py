@@ -18,6 +18,7 @@ from frontend.address import NoSuchPage, address
 from frontend.components import incident as parts
 from frontend.components.flat import flat
 from frontend.components.frame import page_frame
+from frontend.components.heat_map import plain
 from frontend.components.severity import chip
 from frontend.components.text import line, mono
 from frontend.components.words import age, change, number
@@ -287,12 +288,12 @@ def _check_drawn(store: Any, incident: Incident, run: RunSummary, spans: Spans) 
     total = sum(n for _, _, n in rows)
     head = html.Div(
         [
-            html.H2(f"{measure.title} by {by.title.lower()}"),
+            html.H2(f"{measure.title} by {plain(by.title)}"),
             html.Span(f"{total:,} rollouts, steps {whole[0]} to {whole[1]}", className="rlv-facts"),
         ],
         className="rlv-card-head",
     )
-    unit = f"{by.title.lower()}: mean {measure.title.lower()}{', %' if share else f', {measure.unit}' if measure.unit else ''}"
+    unit = f"{plain(by.title)}: mean {plain(measure.title)}{', %' if share else f', {measure.unit}' if measure.unit else ''}"
     return html.Section(
         [head, parts.bars(rows, unit, (lambda v: f"{100 * v:.1f} %") if share else number)], className="rlv-box"
     )

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import dash_ag_grid as dag
-from dash import ClientsideFunction, Dash, Input, Output, State, dcc, html
+from dash import ALL, ClientsideFunction, Dash, Input, Output, State, dcc, html
 from dash.development.base_component import Component
 from dash.exceptions import PreventUpdate
 
@@ -327,7 +327,7 @@ def register(app: Dash, service: Any) -> None:
         Output("url", "search", allow_duplicate=True),
         Input("rollouts-by-step", "clickData"),
         Input("rollouts-by-step", "relayoutData"),
-        State("rollouts-address", "data"),
+        State({"type": "rollouts-address", "key": ALL}, "data"),
         prevent_initial_call=True,
     )
     app.clientside_callback(

@@ -15,7 +15,7 @@ from frontend.address import NoSuchPage, address
 from frontend.components.controls import address_state, choice, register_controls
 from frontend.components.flat import flat
 from frontend.components.frame import run_frame
-from frontend.components.heat_map import heat_map, legend
+from frontend.components.heat_map import heat_map, legend, plain
 from frontend.components.how import no_rollouts
 from frontend.components.svg import severity_shape
 from frontend.components.text import visible_line
@@ -166,6 +166,8 @@ def cell_link(run: RunSummary, view: SlicesView, grid: SliceGrid) -> Callable[[B
     def link(bucket: Bucket, steps: tuple[int, int]) -> str:
         key = {"length": "len", "lag": "lag", "task": "task", "difficulty": "difficulty", "finish": "finish"}[grid.dimension.field]
         query: dict[str, object] = {"step": format_range(*steps), "task": view.task, "split": "" if view.split == "all" else view.split}
+        if grid.measure.tokens:
+            query["tok"] = "yes"
         query[key] = bucket.value if bucket.value is not None else format_range(bucket.low, bucket.high)
         return address(ROLLOUTS, query, run=run.run_id)
 
@@ -177,8 +179,8 @@ def _map(run: RunSummary, view: SlicesView, grid: SliceGrid, changes: Sequence[S
     before = [show(c.value_before) if windows.onset is not None and c.n_before else "" for c in changes]
     width = _width(grid)
     unit = "tokens a response, " if view.by == "length" else ""
-    facts = f"{unit}each cell the mean of {width} step{'s' if width > 1 else ''}, number: rollouts in it"
-    title = f"{grid.measure.title} by {grid.dimension.title.lower()} and step"
+    facts = f"{unit}each cell the mean of {width} step{'s' if width > 1 else ''}, number: rollouts it is of"
+    title = f"{grid.measure.title} by {plain(grid.dimension.title)} and step"
     head = html.Div([html.B(title), html.Span(facts, className="rlv-facts"), legend(grid, show)], className="rlv-card-head")
     cells = heat_map(grid, show=show, link=cell_link(run, view, grid), onset=windows.onset, before=before)
     return flat(html.Section([head, html.Div([cells, _table(grid, changes, windows)], className="heat-pair")], className="rlv-box"))
@@ -198,8 +200,8 @@ def _table(grid: SliceGrid, changes: Sequence[SliceChange], windows: Windows) ->
     most = max((max(c.share_before, c.share_after) for c in changes if math.isfinite(c.share_before + c.share_after)), default=0.0)
     head = html.Div(
         [
-            html.Span(f"{windows.before[0]}–{windows.before[1]}"), html.Span("share of rollouts"),
-            html.Span(f"{windows.after[0]}–{windows.after[1]}"), html.Span(grid.measure.title.lower()),
+            html.Span(f"{windows.before[0]}–{windows.before[1]}"), html.Span("share"),
+            html.Span(f"{windows.after[0]}–{windows.after[1]}"), html.Span(plain(grid.measure.title)),
         ],
         className="heat-change-head",
     )  # fmt: skip
@@ -245,7 +247,7 @@ def _lines(grid: SliceGrid, windows: Windows) -> Component:
         graph = dcc.Graph(
             id=f"slices-{key}", figure=figure, config={"displayModeBar": False, "responsive": True}, style={"height": "250px"}
         )
-        label = f"{title} by {grid.dimension.title.lower()}"
+        label = f"{title} by {plain(grid.dimension.title)}"
         panels.append(html.Section([flat(head), graph], className="rlv-box", **{"aria-label": label}))
     return html.Div(panels, className="rlv-pair")
 
@@ -264,7 +266,7 @@ def reading(grid: SliceGrid, changes: Sequence[SliceChange]) -> tuple[str, str]:
     known = [c for c in changes if math.isfinite(c.share_before) and math.isfinite(c.share_after)]
     if not known:
         return "One of the two windows holds no rollouts, so nothing can be compared.", ""
-    words = grid.dimension.title.lower()
+    words = plain(grid.dimension.title)
     moved = max(known, key=lambda c: abs(c.share_after - c.share_before))
     first = (
         f"{grid.dimension.title} {visible_line(moved.bucket.label)} went from {100 * moved.share_before:.0f} % "
