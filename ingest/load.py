@@ -128,18 +128,23 @@ def load_file(
         StoreError: the store cannot be written.
     """
     try:
-        look = look_at(file.path)
-        settled = look.mtime_ns if time.time_ns() - look.mtime_ns > _RACY_NS else None
-        source = find_source(store, file.key) or SourceRow(-1, run.run_id, file.key, file.reader.name, file.reader.growth)
-        source.precedence = file.reader.precedence
-        if source.source_id >= 0 and _quiet(store, file, source, look, settled):
-            return FileResult(file.key, file.reader.name, "unchanged", look.size, 0, 0, source.note, run.run_id)
-        source = replace(_rewound(file, source, look.size), mtime_ns=settled)
-        return _read(store, run, file, source, look.size, "followed" if follow else "read", progress or Progress(), on_commit)
+        with store.reading(file.key):
+            return _load(store, run, file, "followed" if follow else "read", progress or Progress(), on_commit)
     except ReaderError as error:
         return FileResult(file.key, file.reader.name, "rejected", reason=str(error), run_id=run.run_id)
     except OSError as error:
         return FileResult(file.key, file.reader.name, "rejected", reason=f"{file.path}: {error.strerror}.", run_id=run.run_id)
+
+
+def _load(store: Store, run: RunRow, file: FoundFile, state: SourceState, progress: Progress, on_commit: CommitHook) -> FileResult:
+    look = look_at(file.path)
+    settled = look.mtime_ns if time.time_ns() - look.mtime_ns > _RACY_NS else None
+    source = find_source(store, file.key) or SourceRow(-1, run.run_id, file.key, file.reader.name, file.reader.growth)
+    source.precedence = file.reader.precedence
+    if source.source_id >= 0 and _quiet(store, file, source, look, settled):
+        return FileResult(file.key, file.reader.name, "unchanged", look.size, 0, 0, source.note, run.run_id)
+    source = replace(_rewound(file, source, look.size), mtime_ns=settled)
+    return _read(store, run, file, source, look.size, state, progress, on_commit)
 
 
 def _quiet(store: Store, file: FoundFile, source: SourceRow, look: Look, settled: int | None) -> bool:

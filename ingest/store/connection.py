@@ -42,6 +42,8 @@ class Store:
         self.path = path
         self.on_point = on_point
         self._write_lock = threading.RLock()
+        self._reading: dict[Path, threading.Lock] = {}
+        self._reading_lock = threading.Lock()
         self._local = threading.local()
         self._closed = False
         self._root = duckdb.connect(":memory:", config={"memory_limit": memory_limit, "threads": threads})
@@ -118,6 +120,14 @@ class Store:
                     connection.execute("ROLLBACK")
                 raise
             self.on_point("after-commit")
+
+    @contextmanager
+    def reading(self, path: Path) -> Iterator[None]:
+        """Keeps a file to one reader: a followed path that is also handed in by hand must not be read twice at once."""
+        with self._reading_lock:
+            lock = self._reading.setdefault(path, threading.Lock())
+        with lock:
+            yield
 
     def cursor(self) -> duckdb.DuckDBPyConnection:
         """This thread's reading connection."""

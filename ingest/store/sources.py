@@ -100,7 +100,9 @@ def announce(store: Store, run: RunRow, sources: Sequence[SourceRow]) -> None:
         return
     with store.transaction() as connection:
         ensure_run(connection, run)
-        for source in new:
+        # Another thread may have met the same file in the meantime.
+        known = {path for (path,) in connection.execute("SELECT path FROM source WHERE list_contains(?, path)", [names]).fetchall()}
+        for source in [source for source in new if str(source.path) not in known]:
             save_source(connection, SourceRow(new_source_id(connection), run.run_id, source.path, source.reader, source.growth))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -264,3 +265,15 @@ def test_a_line_of_50_megabytes_is_read(store: Store, folder: Path) -> None:
     report = ingest_once(store, [folder])
     assert report.exit_code == 0
     assert store.rows("SELECT max(length(response)), count(*) FROM trajectory") == [(50_000_000, 7)]
+
+
+def test_two_threads_that_read_one_file_at_once_store_it_once(folder: Path, tmp_path: Path) -> None:
+    (folder / "metrics.jsonl").write_text(metrics(range(3000)))
+    (folder / "rollouts.jsonl").write_text(rollouts(range(500)))
+    store = Store(tmp_path / "telemetry.duckdb")
+    with ThreadPoolExecutor(4) as pool:
+        reports = list(pool.map(lambda _: ingest_once(store, [folder]), range(4)))
+    assert sum(file.rows for report in reports for file in report.files) == 3000 + 1500
+    assert points(store) == [(1, s, float(s)) for s in range(3000)]
+    assert len(trajectories(store)) == 1500
+    store.close()
