@@ -59,6 +59,7 @@ class Watcher:
 
     on_commit is called in that thread after each committed transaction; on_problem with a sentence when a file or the
     store cannot be read or written (and the file is tried again); on_result with every file that was looked into.
+    notices False: polling alone, as on a network file system.
     """
 
     def __init__(
@@ -69,6 +70,7 @@ class Watcher:
         on_problem: Callable[[Path, str], None] = lambda _path, _sentence: None,
         on_result: Callable[[FileResult], None] = lambda _result: None,
         poll_seconds: float = POLL_SECONDS,
+        notices: bool = True,
     ) -> None:
         self.store, self._on_commit, self._on_problem, self._on_result = store, on_commit, on_problem, on_result
         self._poll_seconds = poll_seconds
@@ -78,7 +80,7 @@ class Watcher:
         self._wake = threading.Event()
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
-        self._notices = _Notices(self._wake)
+        self._notices = _Notices(self._wake, wanted=notices)
 
     def add(self, path: Path, project: str | None = None, run: str | None = None, reader: str | None = None) -> None:
         """Follows a file or folder; it may not exist yet.
@@ -248,14 +250,16 @@ def _inside(entry: os.DirEntry[str], root: Path) -> bool:
 class _Notices:
     """Wakes the watcher at once where the system tells of changes; polling goes on whether it does or not."""
 
-    def __init__(self, wake: threading.Event) -> None:
-        self._wake = wake
+    def __init__(self, wake: threading.Event, *, wanted: bool) -> None:
+        self._wake, self._wanted = wake, wanted
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
 
     def follow(self, paths: list[Path]) -> None:
         """Watches these paths instead of those before."""
         self.stop()
+        if not self._wanted:
+            return
         try:
             import watchfiles
         except ImportError:
