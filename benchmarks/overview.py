@@ -38,9 +38,8 @@ def main(arguments: list[str] | None = None) -> int:
     with tempfile.TemporaryDirectory(prefix="rlvitals-bench-") as folder:
         store = Store(Path(folder) / "telemetry.duckdb")
         names = _fill(store, options.steps, options.metrics)
-        print(
-            f"store: {options.steps} steps x {options.metrics} metrics, {(Path(folder) / 'telemetry.duckdb').stat().st_size / 1e6:.0f} MB"
-        )
+        size = (Path(folder) / "telemetry.duckdb").stat().st_size / 1e6
+        print(f"store: {options.steps} steps x {options.metrics} metrics, {size:.0f} MB")
         page = _report(f"curves of {_SHOWN} metrics", lambda: curves(store, _RUN, names[:_SHOWN], weight=0.6))
         _report("one curve", lambda: curves(store, _RUN, names[:1]))
         _report("list of all series", lambda: series_list(store, _RUN))
@@ -57,10 +56,10 @@ def _fill(store: Store, steps: int, count: int) -> list[str]:
     names = known + [f"extra/metric_{number}" for number in range(count - len(known))]
     draw = np.random.default_rng(7)
     with store.transaction() as connection:
-        connection.execute("INSERT INTO run VALUES (?, 'bench', 'wide', 'native', NULL, '/bench/wide', NULL, 0, 0, ?)", [_RUN, time.time()])
+        connection.execute("INSERT INTO run VALUES (?, 'bench', 'wide', 'native', NULL, '/bench', NULL, 0, 0, ?)", [_RUN, time.time()])
         connection.execute(
-            """INSERT INTO source (source_id, run_id, path, reader, growth, cursor_offset, cursor_line, cursor_state, state, bytes, rows,
-                   rejected, newest_step, updated) VALUES (1, ?, '/bench/wide/metrics.jsonl', 'native', 'append', 0, 0, '{}', 'read', 1, ?, 0,
+            """INSERT INTO source (source_id, run_id, path, reader, growth, cursor_offset, cursor_line, cursor_state, state, bytes,
+                   rows, rejected, newest_step, updated) VALUES (1, ?, '/bench/wide/metrics.jsonl', 'native', 'append', 0, 0, '{}', 'read', 1, ?, 0,
                    ?, ?)""",
             [_RUN, steps, steps - 1, time.time()],
         )
