@@ -267,7 +267,7 @@ def reading(grid: SliceGrid, changes: Sequence[SliceChange]) -> tuple[str, str]:
     if not known:
         return "One of the two windows holds no rollouts, so nothing can be compared.", ""
     words = plain(grid.dimension.title)
-    moved = max(known, key=lambda c: abs(c.share_after - c.share_before))
+    moved = max(known, key=lambda c: (round(abs(c.share_after - c.share_before), 9), c.share_after))
     first = (
         f"{grid.dimension.title} {visible_line(moved.bucket.label)} went from {100 * moved.share_before:.0f} % "
         f"to {100 * moved.share_after:.0f} % of rollouts."

@@ -189,7 +189,7 @@ def _turn_facts(spoken: Sequence[Turn]) -> str:
 def _turn(turn: Turn, marked: int) -> Component:
     facts = []
     if turn.tool_name:
-        facts.append(html.Span([html.Code(turn.tool_name), " called" if turn.role == "assistant" else " answered"]))
+        facts.append(html.Span([html.Code(visible_line(turn.tool_name)), " called" if turn.role == "assistant" else " answered"]))
     if turn.own_tokens is not None:
         facts.append(html.Span(f"{turn.own_tokens} tokens"))
     if turn.given_tokens is not None:

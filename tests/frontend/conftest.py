@@ -38,6 +38,7 @@ def make_run(service: Any, tmp_path: Path) -> MakeRun:
         rows: Sequence[Mapping[str, Any]] = (),
         config: Mapping[str, Any] | None = None,
         events: Sequence[Mapping[str, Any]] = (),
+        rollouts: Sequence[Mapping[str, Any]] = (),
     ) -> str:
         folder = tmp_path / "project" / name
         folder.mkdir(parents=True)
@@ -48,6 +49,8 @@ def make_run(service: Any, tmp_path: Path) -> MakeRun:
             (folder / "config.json").write_text(json.dumps(config))
         if events:
             (folder / "events.jsonl").write_text("".join(f"{json.dumps(event)}\n" for event in events))
+        if rollouts:
+            (folder / "rollouts.jsonl").write_text("".join(f"{json.dumps(rollout)}\n" for rollout in rollouts))
         found, _ = discover([folder])
         (run,) = found
         for result in load_run(service.store, run):
