@@ -59,8 +59,8 @@ def _fill(store: Store, steps: int, count: int) -> list[str]:
         connection.execute("INSERT INTO run VALUES (?, 'bench', 'wide', 'native', NULL, '/bench', NULL, 0, 0, ?)", [_RUN, time.time()])
         connection.execute(
             """INSERT INTO source (source_id, run_id, path, reader, growth, cursor_offset, cursor_line, cursor_state, state, bytes,
-                   rows, rejected, newest_step, updated) VALUES (1, ?, '/bench/wide/metrics.jsonl', 'native', 'append', 0, 0, '{}', 'read', 1, ?, 0,
-                   ?, ?)""",
+                   rows, rejected, newest_step, updated)
+               VALUES (1, ?, '/bench/metrics.jsonl', 'native', 'append', 0, 0, '{}', 'read', 1, ?, 0, ?, ?)""",
             [_RUN, steps, steps - 1, time.time()],
         )
         for number, name in enumerate(names):
