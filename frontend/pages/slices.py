@@ -218,6 +218,7 @@ def _table(grid: SliceGrid, changes: Sequence[SliceChange], windows: Windows) ->
                 [
                     html.Span(_percent(change.share_before), className="num"), html.Span(bars, className="heat-bars"),
                     html.B(_percent(change.share_after), className="num"), html.B(words, className=f"num{faint}"),
+                    html.Span(visible_line(change.bucket.label), className="heat-change-name"),
                 ],
                 className="heat-change",
                 title=f"n {change.n_before:,} before, {change.n_after:,} after",
