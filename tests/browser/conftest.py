@@ -74,7 +74,7 @@ def page(browser: Browser, log: Log) -> Iterator[Page]:
     context = browser.new_context(viewport={"width": 1400, "height": 900})
     opened = context.new_page()
     opened.set_default_timeout(WAIT_MS)
-    opened.on("console", lambda message: log.errors.append(f"console: {message.text}") if message.type in ("error", "warning") else None)
+    opened.on("console", lambda message: log.errors.append(f"console: {message.text}") if message.type == "error" else None)
     opened.on("pageerror", lambda error: log.errors.append(f"thrown: {error}"))
     opened.on("response", lambda answer: log.errors.append(f"{answer.status} {answer.url}") if answer.status >= 400 else None)
     opened.on("request", lambda request: log.requests.append(request.url))
