@@ -45,7 +45,7 @@ def test_settings_say_where_a_value_came_from(rlvitals: Command, tmp_path: Path)
 
 
 def test_a_pipe_that_closes_early_is_no_error() -> None:
-    command = [Path(sys.executable).parent / "rlvitals", "metrics"]
+    command = [str(Path(sys.executable).parent / "rlvitals"), "metrics"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None and process.stderr is not None
         process.stdout.readline()
