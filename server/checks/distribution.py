@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from server.checks.base import CheckResult, Finding, answer, cannot
 from server.checks.measure import finite, level, mean_of, moved, points, reward_metric, shift
+from server.detectors.middle import median
 from server.queries.view import RunView
 
 EVALS = ("eval.heldout.score", "eval.primary.*.*")
@@ -127,7 +126,7 @@ def template(view: RunView, finding: Finding) -> CheckResult:
     repeated = mean_of(view, "fact.duplicate.across_frac", 5)
     if across is None or len(series) < 10:
         return cannot("template", "response", "prompt")
-    early = float(np.median(series.values[:10]))
+    early = median(series.values[:10])
     alike = (across > 0.5 and across > 2 * early) or (repeated or 0) > 0.5
     observed = {"across": across, "at_start": early, "same_text": repeated}
     return answer(

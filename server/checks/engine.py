@@ -8,6 +8,7 @@ import numpy as np
 
 from server.checks.base import CheckResult, Finding, answer, cannot
 from server.checks.measure import finite, level, mean_of, moved, points, reward_fell, trend_of
+from server.detectors.middle import median
 from server.queries.view import RunView
 
 ABSOLUTE = "mismatch.logprob_diff.mean"
@@ -115,7 +116,7 @@ def grows_from_small(view: RunView, finding: Finding) -> CheckResult:
     series = finite(view.series(metric)) if metric else None
     if series is None or len(series) < 10:
         return cannot("grows_from_small", ABSOLUTE)
-    early, now = float(np.median(series.values[:10])), float(np.median(series.values[-5:]))
+    early, now = median(series.values[:10]), median(series.values[-5:])
     other, own = mean_of(view, "fact.mismatch.other", 3), mean_of(view, "fact.mismatch.policy", 3)
     elsewhere = other is not None and own is not None and other > 5 * own
     jump = _jumped(view, metric or ABSOLUTE, finding.onset_step)
@@ -134,11 +135,11 @@ def _jumped(view: RunView, metric: str, onset: int) -> bool:
     """True if most of the rise happened within three points of the onset."""
     series = finite(view.series(metric))
     before, first = series.values[series.steps < onset][-10:], series.values[series.steps >= onset][:4]
-    now = float(np.median(series.values[-5:]))
+    now = median(series.values[-5:])
     if len(before) < 3 or len(first) < 2:
         return False
-    rise = now - float(np.median(before))
-    return bool(rise > 0 and float(np.median(first)) - float(np.median(before)) > 0.6 * rise)
+    rise = now - median(before)
+    return bool(rise > 0 and median(first) - median(before) > 0.6 * rise)
 
 
 def present_from_start(view: RunView, finding: Finding) -> CheckResult:
@@ -147,7 +148,7 @@ def present_from_start(view: RunView, finding: Finding) -> CheckResult:
     series = finite(view.series(metric)) if metric else None
     if series is None or len(series) < 3:
         return cannot("present_from_start", ABSOLUTE)
-    early, now = float(np.median(series.values[:10])), float(np.median(series.values[-5:]))
+    early, now = median(series.values[:10]), median(series.values[-5:])
     return answer(
         "present_from_start", early > 0.6 * now, early < 0.3 * now, {"early": early, "now": now}, f"{early:.3g} at first, {now:.3g} now"
     )
@@ -219,8 +220,8 @@ def _first(view: RunView) -> int:
     return min((int(s.steps[0]) for m in ("reward.mean", "entropy.mean", "grad.norm") if len(s := view.series(m))), default=view.step)
 
 
-def reward_trend(view: RunView) -> float:
-    """Slope of the reward over the newest 60 steps, if it is one (p < 0.05), else 0."""
+def reward_trend(view: RunView, steps: float = 60) -> float:
+    """Slope of the reward over the newest steps, if it is one (p < 0.05), else 0."""
     metric = next((m for m in ("reward.mean", "fact.reward.mean") if len(points(view, m))), None)
-    found, _ = trend_of(view, metric) if metric else (None, None)
+    found, _ = trend_of(view, metric, steps, int(steps)) if metric else (None, None)
     return found.slope if found is not None and found.p < 0.05 else 0.0

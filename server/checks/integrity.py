@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from server.checks.base import CheckResult, Finding, answer, cannot
-from server.checks.measure import level, mean_of, moved
+from server.checks.measure import level, mean_of, moved, since_onset
 from server.queries.view import RunView, Series
 
 GROUP_ALGORITHMS = frozenset({"grpo", "dr_grpo", "drgrpo", "rloo", "dapo", "gspo", "cispo", "gmpo", "bnpo", "sapo"})
@@ -16,6 +16,8 @@ _LOSS = ("loss.policy", "loss.total", "grad.norm")
 
 def centred_in_groups(view: RunView) -> bool | None:
     """Whether the run's advantages must sum to 0 within groups; None: no configuration says it."""
+    if view.run.algorithm in ("ppo", "gae") or view.has("value.explained_var", "loss.value"):
+        return False
     advantage = view.run.raw_config.get("advantage")
     kind = advantage.get("kind") if isinstance(advantage, dict) else view.run.raw_config.get("adv")
     if isinstance(kind, str):
@@ -59,7 +61,7 @@ def rows_unrelated(view: RunView, finding: Finding) -> CheckResult:
 def sign_reversed(view: RunView, finding: Finding) -> CheckResult:
     """Better responses with lower advantages, in the finding's slice or overall."""
     metric = "fact.advantage.reversed_frac" + (f".{finding.slice}" if finding.slice else "")
-    share = mean_of(view, metric, 3)
+    share = since_onset(view, metric, finding.onset_step, 3)
     if share is None:
         return cannot("sign_reversed", "advantage", "group_id")
     return answer("sign_reversed", share > 0.5, share < 0.05, {"reversed_frac": share}, f"{share:.0%} of groups reversed")
@@ -68,15 +70,15 @@ def sign_reversed(view: RunView, finding: Finding) -> CheckResult:
 def update_wrong_way(view: RunView, finding: Finding) -> CheckResult:
     """Whether the log-prob of samples with positive advantage rose relative to the others in the update."""
     metric = "fact.sign.separation" + (f".{finding.slice}" if finding.slice else "")
-    value = mean_of(view, metric, 4)
+    value = since_onset(view, metric, finding.onset_step, 4)
     if value is None:
         return cannot("update_wrong_way", "old_logprobs", "current_logprobs", "advantage")
-    return answer("update_wrong_way", value < -2, value > 2, {"separation": value}, f"{value:.1f} standard errors")
+    return answer("update_wrong_way", value < -2, False, {"separation": value}, f"{value:.1f} standard errors")
 
 
 def mask_covers_tools(view: RunView, finding: Finding) -> CheckResult:
     """Trained tokens behind the prompt that the policy did not write: tool output."""
-    extra, prompt = level(view, "fact.mask.extra_frac", 1), level(view, "fact.mask.prompt_frac", 1)
+    extra, prompt = (since_onset(view, f"fact.mask.{m}_frac", finding.onset_step, 3) for m in ("extra", "prompt"))
     if extra is None:
         return cannot("mask_covers_tools", "loss_mask", "response_mask")
     tools = extra > 0.001 and (prompt or 0) < extra / 2 and view.has("turns.mean", "tools.calls_per_sample", "tokens.env")
@@ -86,7 +88,7 @@ def mask_covers_tools(view: RunView, finding: Finding) -> CheckResult:
 
 def mask_covers_prompt(view: RunView, finding: Finding) -> CheckResult:
     """Trained tokens of the prompt or padding, or an end token that is left out."""
-    extra, prompt, end = (level(view, f"fact.mask.{m}_frac", 1) for m in ("extra", "prompt", "last_missing"))
+    extra, prompt, end = (since_onset(view, f"fact.mask.{m}_frac", finding.onset_step, 3) for m in ("extra", "prompt", "last_missing"))
     if extra is None:
         return cannot("mask_covers_prompt", "loss_mask", "response_mask")
     tools = view.has("turns.mean", "tools.calls_per_sample", "tokens.env")

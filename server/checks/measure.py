@@ -10,6 +10,7 @@ import numpy as np
 from server.checks.base import Evidence, Finding, Severity
 from server.detectors.baseline import Baseline, baseline, robust_z, rolling
 from server.detectors.level import since
+from server.detectors.middle import median
 from server.detectors.trend import NO_TREND, Trend, trend
 from server.queries.view import EMPTY, RunView, Series
 
@@ -26,12 +27,19 @@ def finite(series: Series) -> Series:
 
 def points(view: RunView, metric: str) -> Series:
     """Finite points of a metric since the newest planned event."""
-    return finite(view.series(metric).since(view.baseline_start))
+    key = ("points", metric)
+    found: Series | None = view.scratch.get(key)
+    if found is None:
+        found = view.scratch[key] = finite(view.series(metric).since(view.baseline_start))
+    return found
 
 
 def spacing(series: Series) -> float:
     """Median distance of neighbouring points, in steps; 1 below two points."""
-    return float(np.median(np.diff(series.steps[-50:]))) if len(series) > 1 else 1.0
+    last = series.steps[-50:]
+    if len(last) < 2 or last[-1] - last[0] == len(last) - 1:  # no gap: the usual case, and the quickest
+        return 1.0
+    return median(np.diff(last))
 
 
 def window(series: Series, steps: float, most: float, fewest: int = FEWEST) -> int:
@@ -74,7 +82,7 @@ def moved(
     base = baseline(series.values, window(series, window_steps, 50), gap=max(5, newest), floor=floor, least=least)
     if base is None:
         return None
-    now = float(np.median(series.values[-newest:]))
+    now = median(series.values[-newest:])
     z = robust_z(now, base)
     limit = base.median + math.copysign(4 * base.spread, z)
     sign = 1.0 if z >= 0 else -1.0
@@ -86,13 +94,19 @@ def moved(
 def level(view: RunView, metric: str, newest: int = 3) -> float | None:
     """Median of the newest finite points (one that still speaks for the step); None without."""
     series = points(view, metric)
-    return float(np.median(series.values[-newest:])) if fresh(view, series) else None
+    return median(series.values[-newest:]) if fresh(view, series) else None
 
 
 def mean_of(view: RunView, metric: str, newest: int = 3) -> float | None:
     """Mean of the newest finite points; None without a fresh one."""
     series = points(view, metric)
     return float(np.mean(series.values[-newest:])) if fresh(view, series) else None
+
+
+def since_onset(view: RunView, metric: str, onset: int, newest: int = 3) -> float | None:
+    """Mean of the newest finite points at or after an onset, however old they are; None without one."""
+    series = finite(view.series(metric).since(onset))
+    return float(np.mean(series.values[-newest:])) if len(series) else None
 
 
 def trend_of(view: RunView, metric: str, steps: float = 60, most: int = 60, *, log: bool = False) -> tuple[Trend, Series]:
@@ -130,7 +144,7 @@ def noise(view: RunView, metric: str, newest: int = 50) -> float:
     if len(series) < 4:
         return math.inf
     jumps = np.diff(series.values)
-    return float(max(1.4826 * np.median(np.abs(jumps - np.median(jumps))), 0.5 * np.std(jumps)) / math.sqrt(2))
+    return float(max(1.4826 * median(np.abs(jumps - median(jumps))), 0.5 * float(np.std(jumps))) / math.sqrt(2))
 
 
 class Shift(NamedTuple):
@@ -177,8 +191,8 @@ def evidence(view: RunView, metric: str, onset: int, newest: int = 5, note: str 
     steps = series.steps[series.steps < onset][-50:]
     return Evidence(
         metric,
-        float(np.median(before)) if len(before) else None,
-        float(np.median(series.values[-newest:])),
+        median(before) if len(before) else None,
+        median(series.values[-newest:]),
         (int(steps[0]), int(steps[-1])) if len(steps) else None,
         len(before) or None,
         note,

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from server.checks.base import CheckResult, Finding, answer, cannot
 from server.checks.measure import finite, level, moved, points
+from server.detectors.middle import median
 from server.detectors.spike import spikes
 from server.queries.view import RunView
 
@@ -56,26 +57,36 @@ def rate_rose(view: RunView, finding: Finding) -> CheckResult:
     at = bisect.bisect_left(lr.steps.tolist(), finding.onset_step)
     if at < 3 or at >= len(lr):
         return cannot("rate_rose", "lr")
-    before, now = float(np.median(lr.values[max(0, at - 10) : at])), float(np.max(lr.values[max(0, at - 2) : at + 4]))
+    before, now = median(lr.values[max(0, at - 10) : at]), float(np.max(lr.values[max(0, at - 2) : at + 4]))
     if before <= 0:
         return answer("rate_rose", False, False, {"before": before, "now": now}, "the rate was 0 before")
     factor = now / before
     return answer("rate_rose", factor > 1.5, factor < 1.1, {"before": before, "now": now}, f"learning rate {factor:.2g} times that before")
 
 
-def kl_climbed(view: RunView, finding: Finding) -> CheckResult:
-    """Whether the update's or the reference KL had climbed already before the onset."""
-    result = {}
+def step_too_large(view: RunView, finding: Finding) -> CheckResult:
+    """The learning rate had just risen, or KL had climbed already before the onset."""
+    rate, climbed = rate_rose(view, finding), _kl_climb(view, finding.onset_step)
+    if climbed is None:
+        return CheckResult("step_too_large", rate.verdict, rate.observed, rate.missing, rate.note)
+    observed = {**rate.observed, "kl_factor": climbed}
+    supports = rate.verdict == "supported" or climbed > 2
+    refutes = rate.verdict in ("refuted", "not_checkable") and climbed < 1.3
+    return answer(
+        "step_too_large", supports, refutes and not supports, observed, f"{rate.note}; KL {climbed:.2g} times that of 15 points before"
+    )
+
+
+def _kl_climb(view: RunView, onset: int) -> float | None:
+    """Largest factor of the last five points' KL over the 15 before, up to an onset; None with too few points."""
+    factors = []
     for metric in ("kl.old", "kl.ref"):
         series = points(view, metric)
-        before = series.values[series.steps < finding.onset_step]
+        before = np.abs(series.values[series.steps < onset])
         if len(before) >= 20:
-            old, new = float(np.median(np.abs(before[-20:-5]))), float(np.median(np.abs(before[-5:])))
-            result[metric] = new / old if old > 0 else 1.0
-    if not result:
-        return cannot("kl_climbed", "kl.old", "kl.ref")
-    largest = max(result.values())
-    return answer("kl_climbed", largest > 2, largest < 1.3, result, f"KL of the last five points {largest:.2g} times that of 15 before")
+            old, new = float(np.median(before[-20:-5])), float(np.median(before[-5:]))
+            factors.append(new / old if old > 0 else 1.0)
+    return max(factors, default=None)
 
 
 def batch_reused(view: RunView, finding: Finding) -> CheckResult:

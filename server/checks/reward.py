@@ -8,6 +8,7 @@ from server.checks.base import CheckResult, Finding, answer, cannot
 from server.checks.distribution import eval_metric
 from server.checks.groups import all_fail
 from server.checks.measure import finite, level, mean_of, moved, points, reward_metric, shift
+from server.detectors.middle import median
 from server.queries.view import RunView
 
 
@@ -52,7 +53,7 @@ def policy_stands(view: RunView, finding: Finding) -> CheckResult:
     series, gradient = points(view, "kl.ref"), level(view, "grad.norm", 10)
     if len(series) < 20:
         return cannot("policy_stands", "kl.ref")
-    now = float(np.median(series.values[-10:]))
+    now = median(series.values[-10:])
     observed = {"kl_ref": now, "grad_norm": gradient}
     still = now < 2e-3
     return answer(
@@ -101,7 +102,7 @@ def low_entropy_ceiling(view: RunView, finding: Finding) -> CheckResult:
     entropy = finite(view.series("entropy.mean"))
     if len(entropy) < 20:
         return cannot("low_entropy_ceiling", "entropy.mean")
-    start, now = float(np.median(entropy.values[:15])), float(np.median(entropy.values[-10:]))
+    start, now = median(entropy.values[:15]), median(entropy.values[-10:])
     return answer(
         "low_entropy_ceiling",
         now < 0.15 * start,

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from server.checks.base import CheckResult, Finding, Observed, answer, cannot
 from server.checks.distribution import eval_metric, quality_since
 from server.checks.measure import finite, level, mean_of, moved, points, shift
+from server.detectors.middle import median
 from server.queries.view import RunView
 
 LENGTH = ("length.response.mean", "fact.length.mean")
@@ -27,7 +26,7 @@ def _since(view: RunView, metric: str, onset: int) -> tuple[float, float] | None
     """Median of at most 50 points before an onset, and of the newest 5."""
     series = finite(view.series(metric))
     before = series.values[series.steps < onset][-50:]
-    return (float(np.median(before)), float(np.median(series.values[-5:]))) if len(before) >= 3 else None
+    return (median(before), median(series.values[-5:])) if len(before) >= 3 else None
 
 
 def gain_is_real(view: RunView, finding: Finding) -> CheckResult:
@@ -206,7 +205,7 @@ def from_first_step(view: RunView, finding: Finding) -> CheckResult:
     series = finite(view.series(metric)) if metric else None
     if series is None or len(series) < 2:
         return cannot("from_first_step", *TRUNCATED)
-    early, now = float(np.median(series.values[:5])), float(np.median(series.values[-5:]))
+    early, now = median(series.values[:5]), median(series.values[-5:])
     return answer(
         "from_first_step",
         early > 0.5 * now and early > 0.1,

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from server.checks.base import CheckResult, Finding, answer, cannot
 from server.checks.measure import finite, level, mean_of, moved, reward_metric, shift
+from server.detectors.middle import median
 from server.queries.view import RunView
 
 EXPLAINED = "value.explained_var"
@@ -16,7 +15,7 @@ def never_learnt(view: RunView, finding: Finding) -> CheckResult:
     series = finite(view.series(EXPLAINED))
     if len(series) < 10:
         return cannot("never_learnt", EXPLAINED)
-    best = max(float(np.median(series.values[i : i + 10])) for i in range(len(series) - 9))
+    best = max(median(series.values[i : i + 10]) for i in range(len(series) - 9))
     return answer("never_learnt", best < 0.1, best > 0.2, {"best": best}, f"best median of ten points {best:.2f}")
 
 

@@ -8,6 +8,8 @@ import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
+from server.detectors.middle import median
+
 Floats = NDArray[np.float64]
 
 MADN = 1.4826
@@ -30,8 +32,8 @@ class Baseline(NamedTuple):
 
 def median_spread(values: Floats, floor: float = 0.05, least: float = 0.0) -> tuple[float, float]:
     """Median and MADN, the latter at least floor times the absolute median and at least `least`."""
-    middle = float(np.median(values))
-    return middle, max(MADN * float(np.median(np.abs(values - middle))), floor * abs(middle), least)
+    middle = median(values)
+    return middle, max(MADN * median(np.abs(values - middle)), floor * abs(middle), least)
 
 
 def baseline(values: Floats, window: int = 50, gap: int = 5, fewest: int = 10, floor: float = 0.05, least: float = 0.0) -> Baseline | None:

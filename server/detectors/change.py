@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from server.detectors.baseline import Floats, median_spread
+from server.detectors.middle import median
 
 
 class Change(NamedTuple):
@@ -30,7 +31,7 @@ def change_point(values: Floats, window: int = 100, sides: int = 8, distance: fl
     splits = np.arange(sides, len(part) - sides + 1)
     total = _costs(part)[splits - 1] + _costs(part[::-1])[len(part) - splits - 1]
     at = int(splits[int(np.argmin(total))])
-    before, after = float(np.median(part[:at])), float(np.median(part[at:]))
+    before, after = median(part[:at]), median(part[at:])
     rest = np.concatenate((part[:at] - before, part[at:] - after))
     _, spread = median_spread(rest, floor=0.0, least=1e-12)
     if abs(after - before) <= distance * max(spread, 0.0):
@@ -40,4 +41,4 @@ def change_point(values: Floats, window: int = 100, sides: int = 8, distance: fl
 
 def _costs(values: Floats) -> Floats:
     """Sum of absolute deviations from the median of each prefix, [n]."""
-    return np.array([np.abs(values[: k + 1] - np.median(values[: k + 1])).sum() for k in range(len(values))])
+    return np.array([np.abs(values[: k + 1] - median(values[: k + 1])).sum() for k in range(len(values))])

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from scipy.stats import norm
 
 from server.detectors.baseline import Floats
+from server.detectors.middle import median
 
 MOST_POINTS = 240
 """Longer series are thinned to this many evenly spaced points: pairs grow with the square."""
@@ -40,7 +41,7 @@ def trend(steps: NDArray[np.int64], values: Floats) -> Trend:
         return NO_TREND
     upper = np.triu_indices(n, 1)
     rise = values[upper[1]] - values[upper[0]]
-    slope = float(np.median(rise / (steps[upper[1]] - steps[upper[0]])))
+    slope = median(rise / (steps[upper[1]] - steps[upper[0]]))
     s = float(np.sign(rise).sum())
     _, ties = np.unique(values, return_counts=True)
     variance = (n * (n - 1) * (2 * n + 5) - float((ties * (ties - 1) * (2 * ties + 5)).sum())) / 18

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from server.queries.fact_rows import TRAINING, Floats, FactSeries, StepIndex, parameters
+from server.queries.fact_rows import TRAINING, FactSeries, Floats, StepIndex, parameters
 from server.queries.fact_trajectories import loss_weight
 from server.queries.view import Position, RunData
 

@@ -6,7 +6,7 @@ import numpy as np
 from scipy.stats import rankdata
 
 from ingest.store.connection import Columns
-from server.queries.fact_rows import TRAINING, Floats, FactSeries, StepIndex, parameters
+from server.queries.fact_rows import TRAINING, FactSeries, Floats, StepIndex, parameters
 from server.queries.view import Position, RunData
 
 _LEAST_TOKENS = 6
@@ -22,11 +22,11 @@ WITH a AS (
            t.origin, t.finish_reason, t.reward, t.prompt_tokens,
            coalesce(t.advantage, list_avg(list_filter(k.advantages, lambda x: x IS NOT NULL))) AS advantage,
            k.old_logprobs AS o, k.rollout_logprobs AS r, k.current_logprobs AS c, k.entropies AS e,
-           k.response_mask AS m, k.loss_mask AS l
+           k.response_mask AS m, k.loss_mask AS l, list_position(k.response_mask, 1) AS start
     FROM trajectory t JOIN token k ON k.run_id = t.run_id AND k.attempt = t.attempt AND k.step = t.step AND k.n = t.n
     WHERE {TRAINING} AND t.has_tokens),
 u AS (
-    SELECT attempt, step, n, prompt_tokens, generate_subscripts(coalesce(m, o, r, c, l, e), 1) AS place,
+    SELECT attempt, step, n, prompt_tokens, start, generate_subscripts(coalesce(m, o, r, c, l, e), 1) AS place,
            unnest(o) AS o, unnest(r) AS r, unnest(c) AS c, unnest(e) AS e, unnest(m) AS m, unnest(l) AS l,
            unnest(o[2:]) AS o_next, unnest(r[2:]) AS r_next, unnest(m[2:]) AS m_next
     FROM a),
@@ -41,7 +41,7 @@ s AS (
            sum(d) FILTER (r < ln(0.05)) AS d_rare, corr(o, r) FILTER (d IS NOT NULL) AS same,
            corr(o, r_next) FILTER (pair) AS forth, corr(o_next, r) FILTER (pair) AS back,
            count(u) AS updated, sum(abs(u)) AS u_abs, avg(u) AS u_mean, max(abs(u)) AS u_most,
-           sum(l) AS trained, sum(l) FILTER (NOT own) AS extra, sum(l) FILTER (place <= prompt_tokens) AS in_prompt,
+           sum(l) AS trained, sum(l) FILTER (NOT own) AS extra, sum(l) FILTER (place < coalesce(start, prompt_tokens + 1)) AS in_prompt,
            count(l) AS masked, count(*) FILTER (own) AS policy, count(*) FILTER (own AND l = 0) AS missing,
            max_by(l, place) FILTER (own) AS last_trained, sum(e) FILTER (own) AS e_own, count(e) FILTER (own) AS e_own_n,
            sum(e) FILTER (l = 1) AS e_loss, count(e) FILTER (l = 1) AS e_loss_n, avg(r) FILTER (own AND isfinite(r)) AS r_mean

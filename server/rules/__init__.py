@@ -40,4 +40,4 @@ RULES: tuple[Rule, ...] = (
     ZeroVarianceGroups(),
     JointCollapse(),
 )
-"""In the order of decision (symptoms 21): deterministic faults first, measurement next, then engine, shape, distribution, optimiser, quality."""
+"""In the order of decision: deterministic faults first, measurement next, then engine, shape, distribution, optimiser, quality."""

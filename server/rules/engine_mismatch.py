@@ -45,8 +45,9 @@ class EngineMismatch:
         The mismatch metrics against fixed limits, two of the last three points: mean absolute log-prob difference above .02 watch, .05
         warn, .2 critical; probability difference .005, .01, .03; k3 .001, .01, .1; k1 .1 warn; effective sample size below .3 warn, .1
         critical; importance weight outside .5 to 2 warn. From the first step on. A growth of log10 by more than .15 per 100 steps
-        (Theil-Sen, Mann-Kendall p < .01) is a watch. With stale samples only those of lag 0 count. From token arrays: trajectories
-        whose log-probs are unrelated or right only when moved by one token, and samples of another origin.
+        (Theil-Sen, Mann-Kendall p < .01) is a watch, by eight times within the window a warn. With stale samples only those of lag 0
+        count. From token arrays: trajectories whose log-probs are unrelated or right only when moved by one token, and
+        samples of another origin.
 
     Why it matters:
         The loss weighs tokens by a ratio that is partly error. Growing mismatch is the best known early sign of a collapse.
@@ -79,6 +80,7 @@ class EngineMismatch:
         Param("points", 3, "points", 1, 20, "default of ours", "newest points looked at"),
         Param("held", 2, "points", 1, 20, "default of ours", "of these, beyond the limit"),
         Param("slope", 0.15, "decades per 100 steps", 0.01, 2, "symptoms 7", "growth that is a watch"),
+        Param("times", 8, "ratio", 2, 100, "default of ours", "growth within the window by which it is a warn"),
         Param("slope_level", 0.005, "nats", 0, 1, "default of ours", "growth below this level is not told"),
         Param("unrelated_frac", 0.1, "0..1", 0, 1, "default of ours", "mean of three points"),
         Param("shifted_frac", 0.3, "0..1", 0, 1, "default of ours", "mean of three points"),
@@ -149,8 +151,13 @@ class EngineMismatch:
         found, part = trend_of(view, metric, log=True)
         if found.p < 0.01 and found.slope * 100 > view.params["slope"] and found.points >= 20:
             onset = int(part.steps[0])
-            summary = f"{metric} grows by {found.slope * 100:.2f} decades per 100 steps, {level(view, metric, 5):.3g} now"
-            yield finding(view, self.name, "watch", onset, summary, metric)
+            now, early = (
+                level(view, metric, 5) or 0.0,
+                level(view.at(max(onset, view.data.attempt_starts.get(view.attempt, onset))), metric, 10) or 0.0,
+            )
+            severity: Severity = "warn" if early > 0 and now > view.params["times"] * early else "watch"
+            summary = f"{metric} grows by {found.slope * 100:.2f} decades per 100 steps: {early:.3g} to {now:.3g}"
+            yield finding(view, self.name, severity, onset, summary, metric, "clip.frac", "reward.mean")
 
     def _misaligned(self, view: RunView) -> Iterator[Finding]:
         p, unrelated, shifted = view.params, mean_of(view, "fact.mismatch.unrelated_frac"), mean_of(view, "fact.mismatch.shifted_frac")

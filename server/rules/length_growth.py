@@ -80,7 +80,8 @@ class LengthGrowth:
         if change is None or found.p > p["p"] or found.slope * 100 < p["slope"] * change.base.median:
             return ()
         severity = self._severity(view, change.onset)
-        text = f"{metric} grows by {found.slope * 100 / change.base.median:.0%} per 100 steps: {change.base.median:.1f} to {change.now:.1f} tokens"
+        before = change.base.median
+        text = f"{metric} grows by {found.slope * 100 / before:.0%} per 100 steps: {before:.1f} to {change.now:.1f} tokens"
         names = (
             shape.truncated_metric(view) or "fact.length.p95",
             "eval.heldout.score",

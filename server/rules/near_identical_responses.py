@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import server.checks.distribution as distribution
-from server.checks.measure import beyond_for, finding, mean_of, points
+from server.checks.measure import beyond_for, finding, finite, mean_of, points, reward_metric, reward_range
 from server.queries.view import RunView
-from server.rules.base import Finding, Hypothesis, Param, Status, hypothesis
+from server.rules.base import Finding, Hypothesis, Param, Severity, Status, hypothesis
 from server.symptoms import SYMPTOMS
 
 
@@ -18,7 +18,7 @@ class NearIdenticalResponses:
         For free-form responses (100 characters or more on average) the share of copies within groups above .5, or the similarity of
         5-character shingles above .8, mean of five points: warn. For short answers right ones are naturally equal, so only wrong ones
         count: copies above .7 among them, at least twice the start. For both, responses that also answer another prompt of the step:
-        more than half, at least twice the start: warn.
+        more than half, at least twice the start: warn. A watch while the reward stands above its start; nothing once the task is solved.
 
     Why it matters:
         A group of copies has no variance and teaches nothing; one text for all prompts means the prompt is no longer read.
@@ -83,15 +83,25 @@ class NearIdenticalResponses:
             start = float(view.series(metric).values[: int(p["start_points"])].mean())
             if relative and (len(series) < 2 * n or share < 2 * start):
                 continue
-            if metric.endswith("wrong_frac") and self._few_wrong(view):
+            if self._solved(view):
                 continue
             onset = beyond_for(view, metric, limit)
             summary = f"{share:.0%} {text}, {start:.0%} at the start; since step {onset}"
-            return (finding(view, self.name, "warn", onset, summary, metric, "entropy.mean", "reward.mean"),)
+            severity: Severity = "watch" if self._learnt(view) else "warn"
+            return (finding(view, self.name, severity, onset, summary, metric, "entropy.mean", "reward.mean"),)
         return ()
 
-    def _few_wrong(self, view: RunView) -> bool:
-        """With hardly a wrong response left, those that are left say nothing."""
+    def _learnt(self, view: RunView) -> bool:
+        """The reward stands well above where it began: likeness is the price of what was learnt, until quality falls."""
+        metric = reward_metric(view)
+        if metric is None:
+            return False
+        values = finite(view.series(metric)).values
+        low, high = reward_range(view)
+        return len(values) >= 20 and float(values[-10:].mean()) > float(values[:10].mean()) + 0.05 * (high - low)
+
+    def _solved(self, view: RunView) -> bool:
+        """With hardly a wrong response left, likeness is what right answers have in common."""
         solved = mean_of(view, "group.solve_all_frac" if view.has("group.solve_all_frac") else "fact.group.all_high_frac", 5)
         reward = mean_of(view, "reward.mean", 5)
         return (solved is not None and solved > 0.6) or (reward is not None and reward > 0.9)

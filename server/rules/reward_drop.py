@@ -89,7 +89,8 @@ class RewardDrop:
         while start > 0 and statistic[start - 1] > 0:
             start -= 1
         onset = int(steps[start])
-        summary = f"{metric} is {values[-1]:.3g} over {p['mean_steps']:g} steps, {low + best * (high - low):.3g} at its best; falling since step {onset}"
+        highest = low + best * (high - low)
+        summary = f"{metric} is {values[-1]:.3g} over {p['mean_steps']:g} steps, {highest:.3g} at its best; falling since step {onset}"
         names = ("eval.heldout.score", "entropy.mean", "length.response.mean", "grad.norm")
         return (finding(view, self.name, severity, onset, summary, metric, *names),)
 

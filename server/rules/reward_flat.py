@@ -103,6 +103,14 @@ class RewardFlat:
                     return True
         return high
 
+    def _rose_and_fell(self, view: RunView, series: Series) -> bool:
+        """Levels of six equal parts that differ beyond their noise: a run that lost what it had is not flat."""
+        size = len(series) // 6
+        levels = [float(series.values[i * size : (i + 1) * size].mean()) for i in range(6)]
+        metric = reward_metric(view)
+        error = noise(view, metric, 240) * (2 / size) ** 0.5 if metric else 0.0
+        return max(levels) - min(levels) > max(3 * error, 0.03)
+
     def _severity(self, view: RunView, series: Series) -> Severity:
         p, planned = view.params, view.config.get("planned_steps")
         first = int(series.steps[0])
@@ -111,7 +119,7 @@ class RewardFlat:
             enough = view.step - first >= max(p["planned_share"] * float(planned), p["warn_points"])
         if not enough:
             return "watch"
-        if trend(series.steps, series.values).p <= p["p"]:
+        if trend(series.steps, series.values).p <= p["p"] or self._rose_and_fell(view, series):
             return "watch"
         zero = points(view, "group.zero_std_frac").tail(10)
         dead = len(zero) == 10 and float(zero.values.min()) > p["zero"] and (level(view, "group.zero_std_frac") is not None)

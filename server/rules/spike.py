@@ -57,7 +57,7 @@ class Spike:
     )
     hold_points = 10
     hypotheses: tuple[Hypothesis, ...] = (
-        hypothesis("H5a", "metrics", optimiser.rate_rose, optimiser.kl_climbed),
+        hypothesis("H5a", "metrics", optimiser.step_too_large),
         hypothesis("H5b", "config", optimiser.batch_reused),
         hypothesis("H5c", "metrics", optimiser.mismatch_first),
         hypothesis("H5e", "trajectories", optimiser.degenerate_batch),
@@ -96,7 +96,8 @@ class Spike:
             after = float(sorted(series.values[at + 1 :].tolist())[settle // 2])
             onset = int(series.steps[at])
             if after > 2 * middle[at] and reward_fell(view, onset) is not None:
-                text = f"gradient norm has not settled: {after:.3g} over {settle} points after the spike, {middle[at]:.3g} before; the reward fell"
+                levels = f"{after:.3g} over {settle} points after the spike, {middle[at]:.3g} before"
+                text = f"gradient norm has not settled: {levels}; the reward fell"
                 yield finding(view, self.name, "critical", onset, text, metric, "reward.mean", hard=True)
 
     def _update(self, view: RunView) -> Iterator[Finding]:

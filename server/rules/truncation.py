@@ -89,7 +89,8 @@ class Truncation:
         if severity is None:
             return
         fell = severity == "critical" and reward_fell(view, onset) is not None
-        summary = f"{level(view, metric):.1%} of the responses are cut by the token budget, above {limit:.0%} since step {beyond_for(view, metric, limit)}"
+        since = beyond_for(view, metric, limit)
+        summary = f"{level(view, metric):.1%} of the responses are cut by the token budget, above {limit:.0%} since step {since}"
         yield finding(
             view, self.name, severity, onset, summary, metric, "fact.loss_share.truncated", "length.response.mean", "reward.mean", hard=fell
         )
