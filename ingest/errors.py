@@ -1,13 +1,13 @@
 """Every error that RLVitals raises on purpose.
 
-    RLVitalsError                 a sentence a person can act on; the command line prints it and exits 2
-    +- ReaderError                a file that cannot be read at all (a bad row is a Reject, not an error)
-    +- StoreError                 the telemetry store cannot be opened or written
-    |  +- StoreOwned              another process owns the home
-    |  +- StoreNewer              the store was written by a newer program
-    +- NoRunFound                 the path holds nothing that a reader knows
-    +- SettingsError              an unknown or ill-typed setting
-    +- NotBuilt                   a command or option that is announced and not there yet
+RLVitalsError                 a sentence a person can act on; the command line prints it and exits 2
++- ReaderError                a file that cannot be read at all (a bad row is a Reject, not an error)
++- StoreError                 the telemetry store cannot be opened or written
+|  +- StoreOwned              another process owns the home
+|  +- StoreNewer              the store was written by a newer program
++- NoRunFound                 the path holds nothing that a reader knows
++- SettingsError              an unknown or ill-typed setting
++- NotBuilt                   a command or option that is announced and not there yet
 """
 
 

@@ -7,7 +7,9 @@ import re
 from ingest.schema.records import Json
 
 REMOVED = "[removed]"
-_SECRET = re.compile(r"(^|[_\-.])(api_?key|key|token|secret|password|passwd|authorization|webhook|credential)s?($|[_\-.](url|id|value))", re.I)
+_SECRET = re.compile(
+    r"(^|[_\-.])(api_?key|key|token|secret|password|passwd|authorization|webhook|credential)s?($|[_\-.](url|id|value))", re.I
+)
 _SPECIAL_TOKEN = re.compile(r"(eos|bos|pad|unk|sep|cls|mask|stop|image|special|additional|end|begin)[_\-.]?\w*tokens?", re.I)
 
 

@@ -89,9 +89,7 @@ def evidence(
     return html.Section([head, html.Table([header, html.Tbody(body)], className="rlv-table")], className="rlv-box")
 
 
-def _evidence_row(
-    row: Mapping[str, Any], curve: Curve | None, titles: Mapping[str, str], scores: frozenset[str], onset: int
-) -> Component:
+def _evidence_row(row: Mapping[str, Any], curve: Curve | None, titles: Mapping[str, str], scores: frozenset[str], onset: int) -> Component:
     metric = str(row["metric"])
     before, after = row.get("before"), row.get("after")
     name: list[Any] = [html.B(titles.get(metric, metric)), html.Div(mono(metric), className="rlv-sub")]

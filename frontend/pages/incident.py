@@ -294,9 +294,7 @@ def _check_drawn(store: Any, incident: Incident, run: RunSummary, spans: Spans) 
         className="rlv-card-head",
     )
     unit = f"{plain(by.title)}: mean {plain(measure.title)}{', %' if share else f', {measure.unit}' if measure.unit else ''}"
-    return html.Section(
-        [head, parts.bars(rows, unit, (lambda v: f"{100 * v:.1f} %") if share else number)], className="rlv-box"
-    )
+    return html.Section([head, parts.bars(rows, unit, (lambda v: f"{100 * v:.1f} %") if share else number)], className="rlv-box")
 
 
 def _right(incident: Incident, run: RunSummary, drawn: Mapping[str, Curve]) -> list[Component]:

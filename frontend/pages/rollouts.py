@@ -301,9 +301,7 @@ def rows_for(service: Any, question: Mapping[str, Any], request: Mapping[str, An
 def register(app: Dash, service: Any) -> None:
     """Rows of the grid over HTTP (its infinite model cannot use the websocket); controls and sorting write the address."""
 
-    @app.callback(
-        Output("rollouts-grid", "getRowsResponse"), Input("rollouts-grid", "getRowsRequest"), State("rollouts-question", "data")
-    )
+    @app.callback(Output("rollouts-grid", "getRowsResponse"), Input("rollouts-grid", "getRowsRequest"), State("rollouts-question", "data"))
     async def rows(request: dict[str, Any] | None, question: dict[str, Any] | None) -> dict[str, Any]:
         if not request or not question:
             raise PreventUpdate

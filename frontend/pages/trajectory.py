@@ -272,9 +272,7 @@ def _incidents(service: Any, shown: Trajectory, tokens: TokenArrays | None) -> l
 
     with service.control.session(write=False) as session:
         found = [
-            i
-            for i in incidents(session, shown.run_id)
-            if i.onset_step <= shown.step and (i.status == "open" or shown.step <= i.last_step)
+            i for i in incidents(session, shown.run_id) if i.onset_step <= shown.step and (i.status == "open" or shown.step <= i.last_step)
         ]
     if not found:
         return []
@@ -373,4 +371,3 @@ def register(app: Dash, service: Any) -> None:
     app.clientside_callback(
         ClientsideFunction("rlv_pages", "tokens"), Output("trajectory-question", "storage_type"), Input("trajectory-question", "data")
     )
-

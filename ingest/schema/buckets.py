@@ -20,7 +20,7 @@ def length_edges(shortest: int, longest: int, buckets: int = 9) -> tuple[int, ..
     shortest, longest = max(0, int(shortest)), max(1, int(longest))
     if longest - shortest < buckets:
         return tuple(range(shortest, longest + 1))
-    decades = range(0, int(math.log10(longest)) + 1)
+    decades = range(int(math.log10(longest)) + 1)
     candidates = sorted({step * 10**decade for decade in decades for step in _LENGTH_STEPS})
     inside = [edge for edge in candidates if shortest < edge <= longest]
     while len(inside) > buckets - 1:

@@ -79,5 +79,3 @@ def incident_curve(store: Store, run_id: str, metric: str) -> Curve | None:
     shown = np.where(finite, values, np.nan)
     ones = np.ones(values.size, np.int64)
     return Curve(metric, metric, None, int(attempts[-1][0]), series.steps, shown, shown, shown, ones, series.steps[~finite], np.empty(0))
-
-

@@ -113,6 +113,7 @@ class RunData:
     names the metric and the attempt. Emptied whenever rows are added, so it may be used without care."""
     _raw: dict[str, _Raw] = field(default_factory=dict)
     _chains: dict[tuple[str, int], Series] = field(default_factory=dict)
+    _scratch: tuple[Position, dict[object, Any]] = ((0, 0), {})
     _names: list[str] | None = None
     _planned: dict[int, list[Event]] = field(default_factory=dict)
 
@@ -129,6 +130,7 @@ class RunData:
         self._raw[metric] = _Raw(raw.attempts[order], raw.steps[order], raw.values[order])
         self._chains = {key: chain for key, chain in self._chains.items() if key[0] != metric}
         self._names = None
+        self._scratch = ((0, 0), {})
         self.memo.clear()
 
     def metrics(self) -> list[str]:
@@ -141,6 +143,7 @@ class RunData:
         """Drops everything derived, after events, attempts or configuration changed."""
         self._chains.clear()
         self._planned.clear()
+        self._scratch = ((0, 0), {})
         self.memo.clear()
 
     def planned(self, attempt: int, step: int) -> Event | None:
@@ -161,6 +164,12 @@ class RunData:
         for later, start in self.attempt_starts.items():
             if self.first_attempt < later <= attempt:
                 yield Event(later, start, "resume", f"attempt {later} starts at step {start}")
+
+    def scratch(self, place: Position) -> dict[object, Any]:
+        """See RunView.scratch; only the newest place's is kept."""
+        if self._scratch[0] != place:
+            self._scratch = (place, {})
+        return self._scratch[1]
 
     @property
     def first_attempt(self) -> int:
@@ -234,9 +243,18 @@ class RunView:
 
     def series(self, metric: str) -> Series:
         """A metric's or fact's points up to the step (all of them; use .tail for a window)."""
-        chain = self.data.chain(metric, self.attempt)
-        end = int(np.searchsorted(chain.steps, self.step, side="right"))
-        return Series(chain.steps[:end], chain.values[:end])
+        scratch, key = self.scratch, ("series", metric)
+        found: Series | None = scratch.get(key)
+        if found is None:
+            chain = self.data.chain(metric, self.attempt)
+            end = int(np.searchsorted(chain.steps, self.step, side="right"))
+            found = scratch[key] = Series(chain.steps[:end], chain.values[:end])
+        return found
+
+    @property
+    def scratch(self) -> dict[object, Any]:
+        """What was worked out about this very step, shared by all rules that look at it and gone with the next step."""
+        return self.data.scratch((self.attempt, self.step))
 
     def first_of(self, *metrics: str) -> tuple[str, Series] | None:
         """The first of the metrics that has points, with its series."""

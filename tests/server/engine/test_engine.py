@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sqlalchemy import select
@@ -24,7 +25,7 @@ RULE = "reward-drop"
 class Live:
     """A followed folder with its engine; the clock is moved by hand and starts where the files were read."""
 
-    def __init__(self, folder: Path, rules) -> None:
+    def __init__(self, folder: Path, rules: Any) -> None:
         self.folder, self.now = folder / "run", time.time()
         self.folder.mkdir()
         self.store, self.control = Store(None), Control(f"sqlite:///{folder / 'control.sqlite'}")
@@ -45,13 +46,15 @@ class Live:
             "rollouts.jsonl", [{"step": s, "trajectory_id": f"{s}", "group_id": "g", "response": "x", "reward": 1.0} for s in steps]
         )
 
-    def _write(self, name: str, rows) -> None:
+    def _write(self, name: str, rows: Any) -> None:
         with (self.folder / name).open("a") as stream:
             stream.writelines(json.dumps(row) + "\n" for row in rows)
 
     def read(self) -> None:
         (found,), _ = discover([self.folder])
-        self.run_id = next(iter(load_files(self.store, found, follow=True)), None).run_id
+        first = next(iter(load_files(self.store, found, follow=True)))
+        assert first.run_id is not None
+        self.run_id = first.run_id
         list(load_files(self.store, found, follow=True))
         self.now = max(self.now, time.time())
 
@@ -66,18 +69,18 @@ class Live:
 
 
 @pytest.fixture
-def live(tmp_path: Path, level) -> Iterator[Live]:
+def live(tmp_path: Path, level: Any) -> Iterator[Live]:
     made = Live(tmp_path, (level(RULE, "reward.mean", watch=0.5, warn=1, critical=5, hold_points=2, family="quality"),))
     yield made
     made.store.close()
     made.control.close()
 
 
-def test_an_unknown_run_is_nothing_to_do(live):
+def test_an_unknown_run_is_nothing_to_do(live: Any) -> None:
     assert live.engine.advance("nobody") == []
 
 
-def test_a_step_waits_until_every_source_has_reached_it(live):
+def test_a_step_waits_until_every_source_has_reached_it(live: Any) -> None:
     live.metrics(*((step, 0.0) for step in range(1, 11)))
     live.rollouts(1, 2, 3)
     live.read()
@@ -89,7 +92,7 @@ def test_a_step_waits_until_every_source_has_reached_it(live):
     assert live.judged_step() == 4
 
 
-def test_the_newest_step_is_judged_once_its_rows_have_settled(live):
+def test_the_newest_step_is_judged_once_its_rows_have_settled(live: Any) -> None:
     live.metrics((1, 0.0), (2, 0.0))
     live.read()
     live.advance()
@@ -98,7 +101,7 @@ def test_the_newest_step_is_judged_once_its_rows_have_settled(live):
     assert live.judged_step() == 2
 
 
-def test_a_silent_source_is_waited_for_no_longer_than_a_minute(live):
+def test_a_silent_source_is_waited_for_no_longer_than_a_minute(live: Any) -> None:
     live.metrics(*((step, 0.0) for step in range(1, 11)))
     live.rollouts(1)
     live.read()
@@ -108,7 +111,7 @@ def test_a_silent_source_is_waited_for_no_longer_than_a_minute(live):
     assert live.judged_step() == 10
 
 
-def test_silence_while_the_engine_was_not_there_does_not_count(live):
+def test_silence_while_the_engine_was_not_there_does_not_count(live: Any) -> None:
     live.metrics(*((step, 0.0) for step in range(1, 11)))
     live.rollouts(1)
     live.read()
@@ -118,7 +121,7 @@ def test_silence_while_the_engine_was_not_there_does_not_count(live):
     assert live.judged_step() == 1
 
 
-def test_a_file_that_is_known_but_not_read_yet_is_waited_for(live):
+def test_a_file_that_is_known_but_not_read_yet_is_waited_for(live: Any) -> None:
     live.metrics(*((step, 0.0) for step in range(1, 11)))
     live.rollouts(*range(1, 11))
     (found,), _ = discover([live.folder])
@@ -132,13 +135,13 @@ def test_a_file_that_is_known_but_not_read_yet_is_waited_for(live):
     assert live.judged_step() == 10
 
 
-def test_a_source_with_a_row_every_five_steps_is_not_waited_for_in_between():
+def test_a_source_with_a_row_every_five_steps_is_not_waited_for_in_between() -> None:
     sparse = Stream("eval", 0.0, (1, 20), stride=5)
     assert [sparse.expects((1, step)) for step in (20, 21, 24, 25, 26)] == [False, False, False, True, True]
     assert sparse.expects((2, 1))
 
 
-def test_the_usual_distance_of_a_sources_steps_is_learnt(live):
+def test_the_usual_distance_of_a_sources_steps_is_learnt(live: Any) -> None:
     live.metrics(*((step, 0.0) for step in range(1, 41)))
     live.rollouts(10, 20, 30, 40)
     live.read()
@@ -146,7 +149,7 @@ def test_the_usual_distance_of_a_sources_steps_is_learnt(live):
     assert strides == {"metrics.jsonl": 1, "rollouts.jsonl": 10}
 
 
-def test_configuration_and_events_are_no_sources_that_steps_wait_for(live):
+def test_configuration_and_events_are_no_sources_that_steps_wait_for(live: Any) -> None:
     live.metrics((1, 0.0), (2, 0.0))
     (live.folder / "config.json").write_text('{"group": 8}')
     (live.folder / "events.jsonl").write_text('{"step": 1, "kind": "note", "text": "hello"}\n')
@@ -154,7 +157,7 @@ def test_configuration_and_events_are_no_sources_that_steps_wait_for(live):
     assert [Path(stream.name).name for stream in progress(live.store, live.run_id).streams] == ["metrics.jsonl"]
 
 
-def test_what_happens_to_an_incident_is_told_as_it_happens(live):
+def test_what_happens_to_an_incident_is_told_as_it_happens(live: Any) -> None:
     live.metrics((1, 0.0), (2, 0.7))
     live.read()
     assert live.advance(2) == ["incident.opened"]
@@ -175,13 +178,13 @@ def test_what_happens_to_an_incident_is_told_as_it_happens(live):
     assert incident.closed_at is not None and incident.opened_at < incident.closed_at
 
 
-def test_what_came_and_went_between_two_looks_is_told_as_opened_and_resolved(live):
+def test_what_came_and_went_between_two_looks_is_told_as_opened_and_resolved(live: Any) -> None:
     live.metrics((1, 0.7), (2, 2.0), (3, 0.0), (4, 0.0))
     live.read()
     assert live.advance(2) == ["incident.opened", "incident.resolved"]
 
 
-def test_open_incidents_are_counted_by_run_and_an_acknowledgement_survives_updates(live):
+def test_open_incidents_are_counted_by_run_and_an_acknowledgement_survives_updates(live: Any) -> None:
     live.metrics((1, 2.0))
     live.read()
     live.advance(2)
@@ -197,7 +200,7 @@ def test_open_incidents_are_counted_by_run_and_an_acknowledgement_survives_updat
     assert after.severity == "critical" and after.acknowledged_at is not None and after.opened_at == incident.opened_at
 
 
-def test_what_cannot_be_told_is_stored_with_the_newest_step(live, level):
+def test_what_cannot_be_told_is_stored_with_the_newest_step(live: Any, level: Any) -> None:
     live.rules = (*live.rules, level("staleness-harm", "lag.policy.mean"))
     live.engine = live.new_engine()
     live.metrics((1, 0.0), (2, 0.0))
@@ -226,14 +229,16 @@ def messages(live: Live) -> list[str]:
         return [row.type for row in session.scalars(select(OutboxRow).order_by(OutboxRow.created_at))]
 
 
-def test_messages_are_written_in_the_transaction_of_the_incident(live, channel):
+def test_messages_are_written_in_the_transaction_of_the_incident(live: Any, channel: Any) -> None:
     live.metrics((1, 2.0))
     live.read()
     live.advance(2)
     assert messages(live) == ["incident.opened"]
 
 
-def test_an_error_while_storing_leaves_neither_incident_nor_progress_nor_message_and_is_made_up_for(live, channel, monkeypatch):
+def test_an_error_while_storing_leaves_neither_incident_nor_progress_nor_message_and_is_made_up_for(
+    live: Any, channel: Any, monkeypatch: Any
+) -> None:
     live.metrics((1, 0.0), (2, 2.0))
     live.read()
 
@@ -249,7 +254,7 @@ def test_an_error_while_storing_leaves_neither_incident_nor_progress_nor_message
     assert (live.judged_step(), messages(live)) == (2, ["incident.opened"])
 
 
-def test_a_run_that_another_process_judged_meanwhile_is_taken_up_from_there(live, channel):
+def test_a_run_that_another_process_judged_meanwhile_is_taken_up_from_there(live: Any, channel: Any) -> None:
     live.metrics((1, 2.0))
     live.read()
     live.advance(2)
@@ -265,7 +270,7 @@ def test_a_run_that_another_process_judged_meanwhile_is_taken_up_from_there(live
     assert messages(live) == ["incident.opened", "incident.updated"]
 
 
-def test_parts_of_a_joint_collapse_are_not_told_by_themselves(live, channel, level, joint: Callable):
+def test_parts_of_a_joint_collapse_are_not_told_by_themselves(live: Any, channel: Any, level: Any, joint: Any) -> None:
     live.rules = (*(level(f"{name}-moves", "reward.mean", family=name) for name in ("quality", "engine", "shape")), joint)
     live.engine = live.new_engine()
     live.metrics((1, 0.0), (2, 2.0))

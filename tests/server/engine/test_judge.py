@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any, cast
 
 import pytest
 
@@ -13,9 +14,10 @@ from server.engine.state import RunState
 from server.engine.steps import START, advance
 from server.engine.switches import how_to_log, switch_for
 from server.queries.view import RunView
+from server.rules.base import Rule
 
 
-def test_a_rule_whose_metric_is_missing_is_not_asked_and_named_with_what_would_light_it(make_run, level):
+def test_a_rule_whose_metric_is_missing_is_not_asked_and_named_with_what_would_light_it(make_run: Any, level: Any) -> None:
     told = diagnose(make_run({"m": [0, 2]}), None, None, RuleSet([level("blind", "lag.policy.mean")], strict=True))
     assert told.not_judged == [
         {"symptom": "blind", "missing": ["lag.policy.mean"], "how": how_to_log(["lag.policy.mean"], "native")},
@@ -23,14 +25,14 @@ def test_a_rule_whose_metric_is_missing_is_not_asked_and_named_with_what_would_l
     assert told.cases == []
 
 
-def test_one_of_the_alternatives_is_enough(make_run, level):
+def test_one_of_the_alternatives_is_enough(make_run: Any, level: Any) -> None:
     rule = level("s", "m", own_needs=(("entropy.mean", "m"), ("eval.*", "config.group_size")))
     view = RunView(make_run({"m": [0.0, None], "x": [0, 0]}, config={"group_size": 8}), 1, 2)
     assert needs.missing(rule, view) == []
     assert (needs.has_point(rule, view), needs.has_point(rule, view.at(1))) == (False, True)
 
 
-def test_an_alternative_with_a_star_is_any_series_that_fits(make_run, level):
+def test_an_alternative_with_a_star_is_any_series_that_fits(make_run: Any, level: Any) -> None:
     rule = level("s", "m", own_needs=(("eval.*.score",),))
     data = make_run({"m": [0] * 10, "eval.math.score": {5: 0.5}, "eval.math.tokens": {1: 9.0}})
     assert needs.missing(rule, RunView(data, 1, 4)) == ["eval.*.score"]
@@ -38,7 +40,7 @@ def test_an_alternative_with_a_star_is_any_series_that_fits(make_run, level):
     assert [needs.has_point(rule, RunView(data, 1, step)) for step in (5, 6)] == [True, False]
 
 
-def test_a_rule_is_asked_from_the_step_on_at_which_its_metric_appears(make_run, judge, level, only):
+def test_a_rule_is_asked_from_the_step_on_at_which_its_metric_appears(make_run: Any, judge: Any, level: Any, only: Any) -> None:
     assert only(judge(make_run({"m": {8: 2.0}, "x": [0.0] * 10}), level("s", "m"))).detected_step == 8
 
 
@@ -55,37 +57,37 @@ class Broken:
     hypotheses: tuple[()] = ()
     next_checks: tuple[()] = ()
 
-    def evaluate(self, view):
+    def evaluate(self, view: Any) -> Any:
         if view.step == 2:
             raise IndexError("an empty window")
         return ()
 
 
-def test_a_rule_that_stops_with_an_error_does_not_stop_the_others_and_is_named(make_run, level):
-    told = diagnose(make_run({"m": [0, 2, 2]}), None, None, RuleSet([Broken(), level("spike", "m")]))
+def test_a_rule_that_stops_with_an_error_does_not_stop_the_others_and_is_named(make_run: Any, level: Any) -> None:
+    told = diagnose(make_run({"m": [0, 2, 2]}), None, None, RuleSet([cast(Rule, Broken()), level("spike", "m")]))
     assert [case.symptom for case in told.cases] == ["spike"]
     (item,) = told.not_judged
     assert (item["symptom"], item["missing"]) == ("non-finite", [])
     assert "step 2" in item["how"] and "an empty window" in item["how"]
 
 
-def test_in_strict_mode_the_error_of_a_rule_is_raised(make_run, judge):
-    with pytest.raises(RuleFailed, match="T-broken.*step 2"):
+def test_in_strict_mode_the_error_of_a_rule_is_raised(make_run: Any, judge: Any) -> None:
+    with pytest.raises(RuleFailed, match=r"T-broken.*step 2"):
         judge(make_run({"m": [0, 2, 2]}), Broken())
 
 
-def test_parameters_in_force_reach_the_rule(make_run, judge, level, only):
+def test_parameters_in_force_reach_the_rule(make_run: Any, judge: Any, level: Any, only: Any) -> None:
     from server.rules.base import Finding, Param
 
-    class Limit(level):
-        def evaluate(self, view):
+    class Limit(level):  # type: ignore[misc]
+        def evaluate(self, view: Any) -> Any:
             return [Finding(self.name, "warn", view.step, "")] if view.series("m").values[-1] > view.params["limit"] else []
 
     rule = Limit("s", "m", params=(Param("limit", 5.0, "x", 0, 10, "default of ours"),))
     assert only(judge(make_run({"m": [2, 6]}), rule)).detected_step == 2
 
 
-def test_a_judged_step_is_never_judged_again(make_run, level):
+def test_a_judged_step_is_never_judged_again(make_run: Any, level: Any) -> None:
     data, rules, state = make_run({"m": [0, 2, 0]}), RuleSet([level("s", "m")], strict=True), RunState("r")
     assert len(advance(state, data, START, (1, 2), rules)) == 1
     assert advance(state, data, START, (1, 2), rules) == []
@@ -108,10 +110,10 @@ def test_a_judged_step_is_never_judged_again(make_run, level):
         ("reward.mean", "a-trainer-of-tomorrow", "add a column"),
     ],
 )
-def test_what_is_missing_comes_with_the_setting_of_that_trainer(metric, framework, part):
+def test_what_is_missing_comes_with_the_setting_of_that_trainer(metric: Any, framework: Any, part: Any) -> None:
     assert part in switch_for(metric, framework)
 
 
-def test_one_setting_is_named_once_for_all_that_it_lights():
+def test_one_setting_is_named_once_for_all_that_it_lights() -> None:
     told = how_to_log(["mismatch.kl", "mismatch.prob_diff.mean", "lag.policy.mean"], "verl")
     assert told.count("calculate_log_probs") == 1 and "mismatch.kl, mismatch.prob_diff.mean" in told

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -58,7 +59,7 @@ class Follower:
 
     def read(self) -> None:
         (found,), _ = discover([self.folder / "run"])
-        self.run_id = [result.run_id for result in load_files(self.store, found, follow=True)][0] or ""
+        self.run_id = next(result.run_id for result in load_files(self.store, found, follow=True)) or ""
 
     def judge(self) -> None:
         self.changes += self.engine.advance(self.run_id)
@@ -114,7 +115,7 @@ def follow(tmp_path: Path) -> Iterator[Follow]:
 
 
 @pytest.fixture(scope="session")
-def rules(level, joint, answers) -> Sequence[Rule]:
+def rules(level: Any, joint: Any, answers: Any) -> Sequence[Rule]:
     """Rules over metrics and over trajectories, in families that agree, collapse jointly and recover."""
     seen = Hypothesis("H5a", "step size", "metrics", (answers("supported"),))
     return (
@@ -197,7 +198,7 @@ PLANS = {
 
 
 @pytest.mark.parametrize(("seed", "plan"), list(enumerate(PLANS)))
-def test_the_same_incidents_come_out_however_the_rows_arrive(plan, seed, follow, rules):
+def test_the_same_incidents_come_out_however_the_rows_arrive(plan: Any, seed: Any, follow: Any, rules: Any) -> None:
     follower = follow(rules)
     feed(follower, lines(seed, STEPS), PLANS[plan])
     found = follower.found()
@@ -205,7 +206,7 @@ def test_the_same_incidents_come_out_however_the_rows_arrive(plan, seed, follow,
     assert len(found) >= 3
 
 
-def test_the_runs_of_this_test_hold_what_it_is_about(follow, rules):
+def test_the_runs_of_this_test_hold_what_it_is_about(follow: Any, rules: Any) -> None:
     follower = follow(rules)
     feed(follower, lines(2, STEPS), "MR")
     found = follower.found()
@@ -213,7 +214,7 @@ def test_the_runs_of_this_test_hold_what_it_is_about(follow, rules):
     assert {"spike", "reward-drop", "length-growth"} <= {str(i["symptom"]) for i in found}
 
 
-def test_one_step_at_a_time_gives_the_same_incidents(follow, rules):
+def test_one_step_at_a_time_gives_the_same_incidents(follow: Any, rules: Any) -> None:
     follower, written = follow(rules), lines(1, range(1, 31))
     for number, step in enumerate(range(1, 31)):
         follower.write("rollouts.jsonl", written["rollouts.jsonl"][2 * number : 2 * step])
@@ -224,7 +225,7 @@ def test_one_step_at_a_time_gives_the_same_incidents(follow, rules):
     assert follower.found() == follower.replayed()
 
 
-def test_a_resumed_run_with_overlapping_steps_gives_the_same_incidents(follow, rules):
+def test_a_resumed_run_with_overlapping_steps_gives_the_same_incidents(follow: Any, rules: Any) -> None:
     follower = follow(rules)
     first, second = lines(3, range(1, 41), attempt=1), lines(4, range(31, 91), attempt=2)
     feed(follower, {name: first[name] + second[name] for name in first}, "mmrrrrj" * 6 + "!" + "mmrrrrj" * 6)
@@ -232,7 +233,7 @@ def test_a_resumed_run_with_overlapping_steps_gives_the_same_incidents(follow, r
     assert any(int(str(i["onset_step"])) < 31 and int(str(i["last_step"])) > 40 for i in follower.found())
 
 
-def test_judging_twice_changes_nothing(follow, rules):
+def test_judging_twice_changes_nothing(follow: Any, rules: Any) -> None:
     follower = follow(rules)
     feed(follower, lines(1, STEPS), "MRj")
     before = follower.found()
@@ -243,7 +244,7 @@ def test_judging_twice_changes_nothing(follow, rules):
     assert (follower.found(), len(follower.changes)) == (before, changes)
 
 
-def test_rows_that_come_after_their_step_was_judged_change_no_finding(follow, rules):
+def test_rows_that_come_after_their_step_was_judged_change_no_finding(follow: Any, rules: Any) -> None:
     follower, written = follow(rules), lines(1, STEPS)
     feed(follower, {**written, "rollouts.jsonl": written["rollouts.jsonl"][:60]}, "MRj")
     before = follower.found()
@@ -256,7 +257,7 @@ def test_rows_that_come_after_their_step_was_judged_change_no_finding(follow, ru
 
 @settings(max_examples=8, deadline=None, derandomize=True)
 @given(seed=st.integers(0, 10_000), plan=st.lists(st.sampled_from("mmrrrrjj!"), max_size=20))
-def test_any_order_of_arrival_gives_the_same_incidents(rules, seed: int, plan: list[str]):
+def test_any_order_of_arrival_gives_the_same_incidents(rules: Any, seed: int, plan: list[str]) -> None:
     with TemporaryDirectory() as folder:
         follower = Follower(Path(folder), rules)
         try:
@@ -266,7 +267,7 @@ def test_any_order_of_arrival_gives_the_same_incidents(rules, seed: int, plan: l
             follower.close()
 
 
-def test_a_real_run_in_pieces_gives_the_incidents_of_the_whole(shared_data, follow):
+def test_a_real_run_in_pieces_gives_the_incidents_of_the_whole(shared_data: Any, follow: Any) -> None:
     import gzip
 
     from server.rules import RULES
