@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import numpy as np
+from scipy.stats import rankdata
 
 from server.checks.base import CheckResult, Finding, answer, cannot
 from server.checks.measure import finite, level, mean_of, moved, points, reward_fell, trend_of
@@ -57,11 +58,10 @@ def _over_run(view: RunView) -> float | None:
     """Rank correlation over steps of mean lag and mismatch; None where either is missing or constant."""
     lag, mismatch = finite(view.series("lag.policy.mean")), finite(view.series(ABSOLUTE))
     steps, a, b = np.intersect1d(lag.steps, mismatch.steps, assume_unique=False, return_indices=True)
-    x, y = lag.values[a][-120:], mismatch.values[b][-120:]
+    x, y = lag.values[a][-600:], mismatch.values[b][-600:]
     if len(steps) < 12 or np.ptp(x) == 0 or np.ptp(y) == 0:
         return None
-    ranks = [np.argsort(np.argsort(v, kind="stable"), kind="stable").astype(float) for v in (np.round(x, 2), y)]
-    return float(np.corrcoef(ranks[0], ranks[1])[0, 1])
+    return float(np.corrcoef(rankdata(np.round(x, 2)), rankdata(y))[0, 1])
 
 
 def quality_fell(view: RunView, finding: Finding) -> CheckResult:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from server.checks.base import CheckResult, Finding, answer, cannot
-from server.checks.measure import level, mean_of, reward_metric, reward_range
+from server.checks.distribution import eval_metric
+from server.checks.measure import finite, level, mean_of, reward_metric, reward_range
 from server.queries.view import RunView
 
 
@@ -15,6 +18,16 @@ def all_fail(view: RunView, newest: int = 10) -> float | None:
 def all_pass(view: RunView, newest: int = 10) -> float | None:
     """Share of groups solved by every member."""
     return mean_of(view, "group.solve_all_frac" if view.has("group.solve_all_frac") else "fact.group.all_high_frac", newest)
+
+
+def mastered(view: RunView) -> bool:
+    """Success and no fault: groups are mostly solved and the evaluation stands at the best it has reached (within .02)."""
+    metric = eval_metric(view)
+    scores = finite(view.series(metric)).values if metric else None
+    if scores is None or len(scores) < 4 or (all_pass(view) or 0.0) <= 2 * (all_fail(view) or 0.0):
+        return False
+    best = max(float(np.median(scores[i : i + 3])) for i in range(len(scores) - 2))
+    return float(np.median(scores[-3:])) > best - 0.02
 
 
 def too_hard(view: RunView, finding: Finding) -> CheckResult:

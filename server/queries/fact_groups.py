@@ -13,6 +13,8 @@ _ROUNDING = 5e-3
 """Advantages are often written with three or four digits; their sum over a group may be off by that much."""
 _ROUNDING_EACH = 1e-3
 """An absolute mean below it is rounding, however small the advantages are (symptoms 14)."""
+_NOTHING = 0.02
+"""Advantages below it come from equal rewards: their rounding over a deviation of 0 plus a small constant."""
 
 # The reward's range is that of the run so far, in the order in which a live run meets its steps.
 _QUERY = f"""
@@ -101,8 +103,10 @@ def _advantages(data: RunData, groups: Columns, index: StepIndex, size: Floats) 
     bound = np.sqrt(np.maximum(size - 1, 1))
     covariance, correlation = _floats(groups["advantage_covariance"]), _floats(groups["advantage_correlation"])
     return {
-        "fact.advantage.group_mean": index.most(np.where(np.abs(mean) < _ROUNDING_EACH, 0.0, off), full),
-        "fact.advantage.off_frac": index.mean(((off > _ROUNDING) & (np.abs(mean) > _ROUNDING_EACH)).astype(np.float64), full),
+        "fact.advantage.group_mean": index.most(np.where((np.abs(mean) < _ROUNDING_EACH) | (most < _NOTHING), 0.0, off), full),
+        "fact.advantage.off_frac": index.mean(
+            ((off > _ROUNDING) & (np.abs(mean) > _ROUNDING_EACH) & (most > _NOTHING)).astype(np.float64), full
+        ),
         "fact.advantage.excess": index.most(most / bound, two),
         "fact.advantage.reversed_frac": index.mean((covariance < 0).astype(np.float64), known & np.isfinite(covariance)),
         "fact.advantage.correlation": index.mean(correlation, known),

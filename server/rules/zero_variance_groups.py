@@ -19,8 +19,8 @@ class ZeroVarianceGroups:
 
     What it observes:
         Median over 20 points of the share of groups whose rewards are all equal: above .5 watch, above .8 warn if the reward does not
-        rise over them and as many before, above .95 at ten points with the reward at its
-        minimum critical. A single point says nothing: healthy runs with small groups pass .8 now and then.
+        rise over them and as many before, and the groups are not mastered with the evaluation at its best; above .95 at ten points with
+        the reward at its minimum critical. A single point says nothing: healthy runs with small groups pass .8 now and then.
 
     Why it matters:
         The effective batch is (1 - share) times the prompts; generation and grading of the rest are wasted.
@@ -76,7 +76,7 @@ class ZeroVarianceGroups:
             return ()
         severity: Severity = "watch"
         limit = p["watch"]
-        if share > p["warn"] and reward_trend(view, 2 * p["window_steps"]) <= 0:
+        if share > p["warn"] and reward_trend(view, 2 * p["window_steps"]) <= 0 and not groups.mastered(view):
             severity, limit = "warn", p["warn"]
             if bool((part.tail(10).values > p["critical"]).all()) and self._at_minimum(view):
                 severity, limit = "critical", p["critical"]
