@@ -366,7 +366,7 @@ def _series(store: Store, run_id: str, after: Position | None) -> Iterator[tuple
     edges = [0, *(np.flatnonzero(ids[1:] != ids[:-1]) + 1).tolist(), ids.size] if ids.size else []
     for first, end in pairwise(edges):
         part = slice(first, end)
-        yield ids[first], columns["attempt"][part], columns["step"][part], _in_unit(columns["transform"][part], columns["value"][part])
+        yield str(ids[first]), columns["attempt"][part], columns["step"][part], _in_unit(columns["transform"][part], columns["value"][part])
 
 
 def _in_unit(transforms: NDArray[Any], values: NDArray[Any]) -> NDArray[Any]:

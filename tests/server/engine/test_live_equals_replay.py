@@ -59,7 +59,8 @@ class Follower:
 
     def read(self) -> None:
         (found,), _ = discover([self.folder / "run"])
-        self.run_id = next(result.run_id for result in load_files(self.store, found, follow=True)) or ""
+        results = list(load_files(self.store, found, follow=True))  # every file: the generator reads as it is asked
+        self.run_id = results[0].run_id or ""
 
     def judge(self) -> None:
         self.changes += self.engine.advance(self.run_id)
