@@ -54,7 +54,8 @@ def trend(steps: NDArray[np.int64], values: Floats) -> Trend:
 
 
 def autocorrelation(values: Floats) -> float:
-    """Lag-1 autocorrelation; 0 for constant values."""
+    """Lag-1 autocorrelation; 0 for values that are constant but for rounding."""
     centred = values - values.mean()
     power = float((centred**2).sum())
-    return float((centred[1:] * centred[:-1]).sum() / power) if power > 0 else 0.0
+    rounding = len(values) * (1e-12 * float(np.abs(values).max(initial=0.0))) ** 2
+    return float((centred[1:] * centred[:-1]).sum() / power) if power > rounding else 0.0

@@ -68,7 +68,8 @@ class CriticUnreliable:
         """Explained variance, else bias."""
         p, metric = view.params, value.EXPLAINED
         series = points(view, metric)
-        if not fresh(view, series) or not warmed_up(view, series, p["warm_up"]) or (level(view, "reward.std", 10) or 1.0) < 0.02:
+        spread = level(view, "reward.std", 10)
+        if not fresh(view, series) or not warmed_up(view, series, p["warm_up"]) or (spread is not None and spread < 0.02):
             return ()
         held = window(series, p["held_points"], p["held_points"], fewest=5)
         now = sorted(series.values[-held:].tolist())[held // 2]

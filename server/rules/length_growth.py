@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import server.checks.shape as shape
 from server.checks.measure import Moved, finding, fresh, level, moved, points, trend_of, warmed_up, window
+from server.detectors.baseline import Baseline, median_spread, robust_z
 from server.detectors.level import since
 from server.detectors.trend import trend
 from server.queries.view import RunView, Series
@@ -17,7 +18,7 @@ class LengthGrowth:
     """Responses keep growing.
 
     What it observes:
-        Theil-Sen slope of the mean response length over 60 points above 20 % of the baseline per 100 steps (Mann-Kendall p < .01), and
+        Theil-Sen slope of the mean length over 60 or 30 points above 20 % of the baseline per 100 steps (Mann-Kendall p < .01), and
         the newest points at least 20 % and four spreads above what they were when the window began: watch. Warn if the evaluation does
         not rise over the same span, or truncation is above 5 % and rising, or wrong answers grow more than twice as fast as right ones.
         Critical if more than half of the responses are cut as well.
@@ -76,8 +77,12 @@ class LengthGrowth:
         change = moved(view, metric, newest=5)
         if change is None or change.now < (1 + p["least_growth"]) * change.base.median or change.z < 4:
             change = self._slowly(series, part)
-        found = trend(part.steps, part.values)
-        if change is None or found.p > p["p"] or found.slope * 100 < p["slope"] * change.base.median:
+        if change is None:
+            return ()
+        # The half window sees growth that has just begun; around a bend the whole one is no straight line.
+        trends = [trend(some.steps, some.values) for some in (part, part.tail(max(10, len(part) // 2)))]
+        found = next((t for t in trends if t.p < p["p"] and t.slope * 100 > p["slope"] * change.base.median), None)
+        if found is None:
             return ()
         severity = self._severity(view, change.onset)
         before = change.base.median
@@ -92,8 +97,6 @@ class LengthGrowth:
 
     def _slowly(self, series: Series, part: Series) -> Moved | None:
         """Growth too slow to leave a baseline that moves with it: the newest points against the window's first ones."""
-        from server.detectors.baseline import Baseline, median_spread, robust_z
-
         if len(part) < 20:
             return None
         early, spread = median_spread(part.values[:10])

@@ -68,7 +68,8 @@ class ZeroVarianceGroups:
         p = view.params
         metric = next(m for m in _METRICS if view.has(m))
         series = points(view, metric)
-        part = series.tail(window(series, p["window_steps"], p["window_points"]))
+        size = window(series, p["window_steps"], p["window_points"])
+        part = series.tail(size)
         if not fresh(view, series) or len(part) < 10:
             return ()
         share = sorted(part.values.tolist())[len(part) // 2]
@@ -76,7 +77,8 @@ class ZeroVarianceGroups:
             return ()
         severity: Severity = "watch"
         limit = p["watch"]
-        if share > p["warn"] and reward_trend(view, 2 * p["window_steps"]) <= 0 and not groups.mastered(view):
+        # A shorter history cannot say whether the reward rises.
+        if share > p["warn"] and len(part) >= size and reward_trend(view, 2 * p["window_steps"]) <= 0 and not groups.mastered(view):
             severity, limit = "warn", p["warn"]
             if bool((part.tail(10).values > p["critical"]).all()) and self._at_minimum(view):
                 severity, limit = "critical", p["critical"]
