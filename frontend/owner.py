@@ -34,26 +34,26 @@ class Owner:
     pid: int
     token: str | None = field(repr=False)
 
-    def get(self, path: str) -> Any:
-        """The JSON behind a path of the API.
+    def get(self, path: str, seconds: float = _ANSWER_SECONDS) -> Any:
+        """The JSON behind a path of the API, waited for so many seconds at most.
 
         Raises:
             OwnerSilent: no answer.
             OwnerRefused: an answer that is no success.
         """
-        return self._ask("GET", path, None)
+        return self._ask("GET", path, None, seconds)
 
     def post(self, path: str, body: dict[str, Any]) -> Any:
         """The JSON that a POST answers; errors as for get."""
         return self._ask("POST", path, body)
 
-    def _ask(self, method: str, path: str, body: dict[str, Any] | None) -> Any:
+    def _ask(self, method: str, path: str, body: dict[str, Any] | None, seconds: float = _ANSWER_SECONDS) -> Any:
         import httpx
 
         headers = {"Authorization": f"Bearer {self.token}"} if self.token else {}
         try:
             # No proxy of the environment: the owner is on this machine.
-            with httpx.Client(base_url=self.address, headers=headers, timeout=_ANSWER_SECONDS, trust_env=False) as client:
+            with httpx.Client(base_url=self.address, headers=headers, timeout=seconds, trust_env=False) as client:
                 answer = client.request(method, path, json=body)
         except httpx.HTTPError as error:
             raise OwnerSilent(

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlencode
 
 from frontend.terminal import out, out_json, plural, say
 from ingest.errors import NoRunFound, RLVitalsError
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
 SEVERITIES = ("info", "watch", "warn", "critical")
 _IN_MEMORY_BYTES = 256 << 20
 """Files up to this size are read into memory, larger ones into a file that is deleted afterwards."""
+_REPLAY_SECONDS = 1800.0
+"""How long a server that owns the home may take to replay a run."""
 
 
 def add_parser(subparsers: Any) -> None:
@@ -94,8 +97,9 @@ def _of_home(args: argparse.Namespace) -> dict[str, Any]:
     if owner is None:
         return _of_stored(settings, args)
     run_id = _named(owner.get("/api/v1/runs")["runs"], args.name or args.target, settings)
-    query = "" if args.until is None else f"?until={args.until}"
-    told: dict[str, Any] = owner.get(f"/api/v1/runs/{run_id}/diagnosis{query}")
+    asked = {"until": args.until, "baseline": args.baseline}
+    query = urlencode({name: value for name, value in asked.items() if value is not None})
+    told: dict[str, Any] = owner.get(f"/api/v1/runs/{run_id}/diagnosis?{query}", _REPLAY_SECONDS)
     return told
 
 

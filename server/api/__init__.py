@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from fastapi import APIRouter
 
-from server.api import channels, docs, health, incidents, paths, runs, sources, trajectories
+from server.api import channels, diagnosis, docs, health, incidents, paths, runs, sources, trajectories
 
 ROUTERS: tuple[APIRouter, ...] = (
     runs.router,
+    diagnosis.router,
     trajectories.router,
     incidents.router,
     channels.router,

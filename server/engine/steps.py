@@ -11,6 +11,7 @@ from server.engine.needs import missing
 from server.engine.state import Case, RunState
 from server.engine.switches import how_to_log
 from server.queries.view import Position, RunData, RunView
+from server.rules import RULES
 from server.rules.base import Rule
 
 START: Position = (0, -(2**62))
@@ -75,6 +76,4 @@ def not_judged(state: RunState, data: RunData, rules: RuleSet) -> list[dict[str,
 
 def registered() -> Sequence[Rule]:
     """Every rule of the program."""
-    from server.rules import RULES
-
     return RULES

@@ -1,0 +1,51 @@
+"""The rules replayed over a stored run, as `rlvitals diagnose` asks for it while a server owns the home."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Query
+from pydantic import Field
+
+from server.api.deps import Failure, Model, TheRun, TheService
+from server.engine.replay import replay
+
+router = APIRouter(prefix="/api/v1/runs", tags=["runs"], responses={404: {"model": Failure}})
+
+
+class Steps(Model):
+    """First and last judged step, null where nothing is logged."""
+
+    first: int | None
+    last: int | None
+
+
+class NotJudged(Model):
+    """A symptom that could not be told: the metrics it misses, and the setting of this trainer that logs them."""
+
+    symptom: str
+    missing: list[str]
+    how: str
+
+
+class Diagnosis(Model):
+    """Exactly what `rlvitals diagnose --json` prints. notes: what was asked for and could not be done, absent if nothing."""
+
+    schema_number: int = Field(alias="schema")
+    run: dict[str, Any]
+    steps: Steps
+    incidents: list[dict[str, Any]]
+    not_judged: list[NotJudged]
+    rules: dict[str, Any]
+    notes: list[str] = []
+
+
+@router.get("/{run_id}/diagnosis", response_model=Diagnosis, response_model_exclude_unset=True)
+def diagnosis(
+    run: TheRun,
+    service: TheService,
+    until: Annotated[int | None, Query(description="Look at nothing behind this step.")] = None,
+    baseline: Annotated[str | None, Query(description="Run to compare with.")] = None,
+) -> dict[str, Any]:
+    """Replays every rule over the run; takes about ten seconds for a thousand steps."""
+    return replay(service.store, run.run_id, until, baseline).to_json()
