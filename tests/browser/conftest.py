@@ -39,9 +39,12 @@ def chromium() -> str:
     return found
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """One Chromium for all tests."""
+    """One Chromium for a module's tests.
+
+    Not for the whole session: its event loop stays in the thread, and later tests could start none of their own.
+    """
     path = chromium()
     with sync_playwright() as playwright:
         started = playwright.chromium.launch(executable_path=path, args=list(SWITCHES))
