@@ -37,7 +37,7 @@ class Diagnosis(Model):
     incidents: list[dict[str, Any]]
     not_judged: list[NotJudged]
     rules: dict[str, Any]
-    notes: list[str] = []
+    notes: list[str] = Field(default_factory=list)
 
 
 @router.get("/{run_id}/diagnosis", response_model=Diagnosis, response_model_exclude_unset=True)
