@@ -30,12 +30,13 @@ def test_from_runs_by_clicks_alone_to_an_incident_its_rollouts_and_one_trajector
     expect(page.locator("#page")).to_contain_text("Hypotheses")
     page.get_by_role("link", name="Rollouts", exact=True).first.click()
     expect(page).to_have_url(re.compile(r"/r/[0-9a-f]{12}/rollouts\?.*step="))
-    row = page.locator("#rollouts-grid a").first
-    expect(row).to_be_visible()
+    expect(page.locator("#rollouts-grid a").first).to_be_visible()
     # Token arrays exist at every fifth step only.
-    page.goto(re.sub(r"/rollouts\?.*", "/rollouts?step=100&tok=yes", page.url))
+    page.get_by_role("combobox", name="Tokens", exact=True).or_(page.locator('input[aria-label="Tokens"]')).first.click()
+    page.get_by_role("option", name="with arrays").click()
+    expect(page).to_have_url(re.compile(r"tok=yes"))
     page.locator("#rollouts-grid a").first.click()
-    expect(page).to_have_url(re.compile(r"/r/[0-9a-f]{12}/t/100\.\d+"))
+    expect(page).to_have_url(re.compile(r"/r/[0-9a-f]{12}/t/\d+\.\d+"))
     tokens = page.locator("#trajectory-map [data-i], #trajectory-map canvas, #trajectory-map .tok")
     expect(tokens.first).to_be_visible()
     assert not log.elsewhere(demo.base)
