@@ -33,6 +33,13 @@ _SUN = (
 Children = Sequence[Any]
 
 
+def _demo_banner() -> Component:
+    """What a newcomer must know: these runs are not theirs and go away, and how theirs are read."""
+    return html.Span(
+        ["Demo: recorded runs, gone when it stops. Your own run: ", html.Code("rlvitals serve --watch FOLDER")], className="rlv-demo"
+    )
+
+
 def top_bar(pages: Sequence[tuple[str, str]], current: str, open_incidents: int, demo: bool) -> list[Component]:
     """Brand, the pages that exist (address, title), theme switch, help."""
     links = [
@@ -47,7 +54,7 @@ def top_bar(pages: Sequence[tuple[str, str]], current: str, open_incidents: int,
         dcc.Link([Svg(_BRAND, 20, 20), html.Span("RLVitals")], href="/runs", className="rlv-brand"),
         html.Nav(links, className="rlv-navs", **{"aria-label": "Pages"}),
         html.Span(className="rlv-spring"),
-        html.Span("Demo", className="rlv-demo", title="Recorded runs in a throw-away home") if demo else html.Span(),
+        _demo_banner() if demo else html.Span(),
         html.Span(id="rlv-connection", className="rlv-connection", role="status"),
         dmc.ColorSchemeToggle(
             lightIcon=Svg(_SUN, 16, 16),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ingest.schema.metrics import primary_eval
 from server.checks.base import CheckResult, Finding, answer, cannot
 from server.checks.measure import finite, level, mean_of, moved, points, reward_metric, shift
 from server.detectors.middle import median
@@ -11,15 +12,8 @@ EVALS = ("eval.heldout.score", "eval.primary.*.*")
 
 
 def eval_metric(view: RunView) -> str | None:
-    """The primary evaluation: heldout, else one marked primary, else the eval score with most points."""
-    if view.has("eval.heldout.score"):
-        return "eval.heldout.score"
-    marked = view.matching("eval.primary.")
-    if marked:
-        return marked[0]
-    endings = (".score", ".mean@1", ".mean", ".acc", "/acc", ".accuracy", "reward")
-    scores = [m for m in view.matching("eval.") if m.endswith(endings) or ".mean@" in m]
-    return max(scores, key=lambda m: (len(view.series(m)), m), default=None)
+    """The evaluation that held-out rules use, as the vocabulary chooses it."""
+    return primary_eval(view.matching("eval."))
 
 
 def quality_since(view: RunView, onset: int) -> tuple[float | None, float | None]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 
+from ingest.schema.tables import TOKEN_ARRAYS, TRAJECTORY_FIELDS
+
 _VERL_DUMP = "trainer.rollout_data_dir=DIR (one JSONL a step; text and scores, no tokens)"
 _VERL_NO_TRUNCATION = ": verl 0.9 logs only the share equal to the longest answer of the batch, which is not truncation"
 _VERL_ENGINE = (
@@ -110,6 +112,8 @@ _HOW: dict[str, tuple[tuple[str, str], ...]] = {
 
 def switch_for(metric: str, framework: str) -> str:
     """How that trainer logs the metric, fact or configuration key; an unknown trainer is told in terms of plain files."""
+    if metric in TRAJECTORY_FIELDS or metric in TOKEN_ARRAYS:
+        return f"write it for each trajectory to rollouts.jsonl (field {metric})"
     return next(how for pattern, how in _HOW.get(framework, _HOW["plain"]) if fnmatchcase(metric, pattern))
 
 
