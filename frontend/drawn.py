@@ -91,7 +91,13 @@ def _incidents(service: Any, run_id: str) -> list[Any]:
     from server.control.incidents import open_incidents
 
     with service.control.session(write=False) as session:
-        return sorted(open_incidents(session, run_id), key=lambda i: (-rank(i.severity), i.onset_step))
+        return sorted(open_incidents(session, run_id), key=_urgency)
+
+
+def _urgency(incident: Any) -> tuple[int, bool, int]:
+    """Gravest first; of equals the one with a supported explanation, then the one that began first."""
+    explained = any(h.get("verdict") == "supported" for h in incident.body.get("hypotheses") or ())
+    return -rank(incident.severity), not explained, incident.onset_step
 
 
 def _window(incidents: Sequence[Any], newest: int | None) -> Window | None:

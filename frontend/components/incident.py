@@ -12,7 +12,7 @@ from dash.development.base_component import Component
 from frontend.components.severity import chip, verdict_chip
 from frontend.components.spark import spark
 from frontend.components.text import line, mono
-from frontend.components.words import change, number, signed
+from frontend.components.words import change, number, sentence, signed
 from server.queries.curves import Curve
 from server.queries.incidents import Ranked
 from server.queries.slices import SliceChange
@@ -66,14 +66,6 @@ def observed(values: Mapping[str, Any]) -> str:
     """The figures of a check: names and values."""
     pairs = ((name.replace("_", " "), number(value) if isinstance(value, float | int) else value) for name, value in values.items())
     return ", ".join(f"{name} {value}" for name, value in pairs)
-
-
-def sentence(text: str) -> str:
-    """Starts with a capital and ends with a full stop."""
-    text = text.strip()
-    if not text:
-        return ""
-    return text[0].upper() + text[1:] + ("" if text[-1] in ".!?" else ".")
 
 
 def evidence(

@@ -14,7 +14,7 @@ from frontend.components.families import Cell
 from frontend.components.severity import chip, verdict_chip
 from frontend.components.svg import Shape, Svg, severity_shape
 from frontend.components.text import line, mono, visible_line
-from frontend.components.words import change, count, number
+from frontend.components.words import change, count, number, sentence
 from ingest.schema.metrics import metric
 
 GRAPH = {"displayModeBar": False, "responsive": True, "doubleClick": False, "showAxisDragHandles": False, "scrollZoom": False}
@@ -49,7 +49,7 @@ def _cell(cell: Cell, run_id: str) -> Component:
 def _about(cell: Cell, run_id: str) -> list[Any]:
     said: list[Any] = [html.B(cell.family.title)]
     if cell.incident is not None:
-        said += [html.P([chip(cell.severity), " ", html.B(cell.incident.symptom)]), html.P(line(cell.incident.summary))]
+        said += [html.P([chip(cell.severity), " ", html.B(cell.incident.symptom)]), html.P(line(sentence(cell.incident.summary)))]
     elif cell.severity == "quiet":
         said.append(html.P(["Quiet. Judged: ", ", ".join(cell.family.symptoms), "."]))
     for symptom, missing, how in cell.reasons:
@@ -71,7 +71,7 @@ def incident_card(incident: Any, onsets: Sequence[Mapping[str, Any]], run_id: st
             [chip(incident.severity), html.B(incident.symptom), html.Span(opened, className="rlv-sub-inline")],
             className="rlv-incident-head",
         ),
-        html.P(line(incident.summary), className="rlv-sentence"),
+        html.P(line(sentence(incident.summary)), className="rlv-sentence"),
         *_verdicts(hypotheses),
     ]
     steps = f"{incident.onset_step}-{max(incident.last_step, incident.onset_step)}"

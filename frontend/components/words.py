@@ -80,3 +80,11 @@ def change(before: float | None, after: float | None, *, score: bool = False) ->
 def signed(value: float) -> str:
     """A difference with its sign."""
     return f"+{number(value)}" if value > 0 else number(value)
+
+
+def sentence(text: str) -> str:
+    """Starts with a capital and ends with a full stop."""
+    text = text.strip()
+    if not text:
+        return ""
+    return text[0].upper() + text[1:] + ("" if text[-1] in ".!?" else ".")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import plotly.graph_objects as go
 from numpy.typing import NDArray
@@ -30,9 +32,17 @@ def by_step(steps: NDArray[np.int64], counts: NDArray[np.int64], scheme: Scheme)
     )
     figure.update_layout(
         template=f"rlv-{scheme}", margin={"l": 38, "r": 8, "t": 6, "b": 18}, hovermode="closest", dragmode="zoom", uirevision="rollouts",
-        xaxis={"fixedrange": False, "nticks": 8}, yaxis={"rangemode": "tozero", "fixedrange": True, "nticks": 3},
+        xaxis={"fixedrange": False, "nticks": 8, **_whole_steps(steps)}, yaxis={"rangemode": "tozero", "fixedrange": True, "nticks": 3},
     )  # fmt: skip
     return figure
+
+
+def _whole_steps(steps: NDArray[np.int64]) -> dict[str, Any]:
+    """A few steps get a range of at least eight and a tick each: there is no step 94.6."""
+    if not len(steps) or steps[-1] - steps[0] >= 8:
+        return {}
+    middle = (int(steps[0]) + int(steps[-1])) / 2
+    return {"range": [middle - 4.5, middle + 4.5], "dtick": 1, "tickformat": ",d"}
 
 
 def reward_by_length(scatter: Scatter, scheme: Scheme) -> go.Figure:

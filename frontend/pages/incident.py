@@ -21,7 +21,7 @@ from frontend.components.frame import page_frame
 from frontend.components.heat_map import plain
 from frontend.components.severity import chip
 from frontend.components.text import line, mono
-from frontend.components.words import age, change, number
+from frontend.components.words import age, change, number, sentence
 from frontend.figures import incident as figures
 from frontend.ranges import format_range
 from ingest.schema.metrics import metric as metric_of
@@ -100,10 +100,10 @@ def layout(service: Any, incident: str = "", **_query: str) -> Component:
         left.append(html.Div(html.P(why), className="rlv-box"))
     right = _right(found, run, drawn)
     body = html.Div([html.Div(left, className="incident-left"), html.Div(right, className="incident-right")], className="incident")
-    sentence = html.P(line(parts.sentence(found.summary)), className="incident-sentence")
+    summary = html.P(line(sentence(found.summary)), className="incident-sentence")
     news = html.Span(id="incident-news", className="rlv-newer", role="status")
     crumbs = [(address("/r/<run>", run=run.run_id), run.name)]
-    return page_frame(found.symptom, _state(found), [news, sentence, body], _actions(found, run), crumbs)
+    return page_frame(found.symptom, _state(found), [news, summary, body], _actions(found, run), crumbs)
 
 
 def spans_of(incident: Incident, run: RunSummary) -> Spans:
@@ -175,8 +175,8 @@ def _observation(incident: Incident, run: RunSummary, drawn: Mapping[str, Curve]
     head: list[Any] = [html.H2("Observation")]
     if main is None:
         what = incident.metric or "The metric of this incident"
-        sentence = f"{what} has no curve of its own: the rule derived it from the rollouts. The evidence at the right has its values."
-        return html.Section([html.Div(head, className="rlv-card-head"), html.P(sentence, className="rlv-facts")], className="rlv-box")
+        why = f"{what} has no curve of its own: the rule derived it from the rollouts. The evidence at the right has its values."
+        return html.Section([html.Div(head, className="rlv-card-head"), html.P(why, className="rlv-facts")], className="rlv-box")
     shown = drawn[main]
     window = figures.window_of(incident, spans.before, spans.after)
     steps = figures.step_range(drawn.values(), run.newest_step)
@@ -309,7 +309,7 @@ def _right(incident: Incident, run: RunSummary, drawn: Mapping[str, Curve]) -> l
         made.append(parts.evidence(rows, drawn, titles, frozenset(scores), incident.onset_step))
     if body.get("next_checks"):
         made.append(parts.next_checks(body["next_checks"]))
-    notes = [html.P(line(parts.sentence(str(note)))) for note in body.get("notes") or ()]
+    notes = [html.P(line(sentence(str(note)))) for note in body.get("notes") or ()]
     reached = ", ".join(f"{name} at step {step}" for name, step in sorted(incident.steps_by_severity.items(), key=lambda item: item[1]))
     raised = f"Rule {incident.rule_code}, version {incident.rule_version}. Severity: {reached or incident.severity}."
     origin = html.P(raised, className="rlv-facts")

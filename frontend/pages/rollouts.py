@@ -106,14 +106,14 @@ def _controls(view: RolloutsView, facts: RolloutFacts, wrong: tuple[str, ...]) -
     if facts.lag is not None:
         fields.append(text_field("rollouts", "lag", "Lag", view.lag, width=96, placeholder=_span(*facts.lag)))
     splits = [("train", "train"), ("eval", "eval")]
-    fields.append(choice("rollouts", "split", "Split", view.split, splits, anything="train and eval", width=150))
+    fields.append(choice("rollouts", "split", "Split", view.split, splits, anything="train and eval", width=176))
     for key, label, values in (
         ("task", "Task", facts.tasks), ("difficulty", "Difficulty", facts.difficulties), ("finish", "Finish", facts.finish_reasons),
     ):  # fmt: skip
         if len(values) > 1 or getattr(view, key):
             fields.append(choice("rollouts", key, label, getattr(view, key), [(v, v) for v in values], anything="any", width=132))
     if facts.with_tokens:
-        fields.append(choice("rollouts", "tok", "Tokens", view.tok, [("yes", "with arrays"), ("no", "without")], anything="any", width=138))
+        fields.append(choice("rollouts", "tok", "Tokens", view.tok, [("yes", "with arrays"), ("no", "without")], anything="any", width=164))
     if view.group:
         fields.append(text_field("rollouts", "group", "Group", view.group, width=140))
     if view.trunc:

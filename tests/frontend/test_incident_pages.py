@@ -10,6 +10,7 @@ import pytest
 
 from frontend.address import NoSuchPage
 from frontend.components import incident as parts
+from frontend.components.words import sentence
 from frontend.figures.incident import median_of, observation, step_range
 from frontend.pages import incident, incidents
 from server.control.incidents import Incident, save
@@ -171,5 +172,5 @@ def test_the_chart_carries_band_window_onset_and_the_steps_of_each_severity(serv
 
 
 def test_sentences_start_large_and_end_with_a_stop() -> None:
-    assert [parts.sentence(t) for t in ("a b", "Done.", " why? ", "")] == ["A b.", "Done.", "Why?", ""]
+    assert [sentence(t) for t in ("a b", "Done.", " why? ", "")] == ["A b.", "Done.", "Why?", ""]
     assert parts.observed({"a_b": 0.5, "c": "x", "d": None}) == "a b 0.500, c x, d None"
