@@ -83,8 +83,9 @@ def signed(value: float) -> str:
 
 
 def sentence(text: str) -> str:
-    """Starts with a capital and ends with a full stop."""
+    """Starts with a capital, unless a metric id comes first, and ends with a full stop."""
     text = text.strip()
     if not text:
         return ""
-    return text[0].upper() + text[1:] + ("" if text[-1] in ".!?" else ".")
+    start = text[0] if "." in text.split(" ", 1)[0][:-1] else text[0].upper()
+    return start + text[1:] + ("" if text[-1] in ".!?" else ".")
