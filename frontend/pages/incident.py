@@ -103,7 +103,8 @@ def layout(service: Any, incident: str = "", **_query: str) -> Component:
     summary = html.P(line(sentence(found.summary)), className="incident-sentence")
     news = html.Span(id="incident-news", className="rlv-newer", role="status")
     crumbs = [(address("/r/<run>", run=run.run_id), run.name)]
-    return page_frame(found.symptom, _state(found), [news, summary, body], _actions(found, run), crumbs)
+    read = count_rollouts(service.store, run.run_id, RolloutFilter(step=(found.onset_step, found.last_step), tokens=True))
+    return page_frame(found.symptom, _state(found), [news, summary, body], _actions(found, run, with_tokens=read > 0), crumbs)
 
 
 def spans_of(incident: Incident, run: RunSummary) -> Spans:
@@ -125,17 +126,20 @@ def _state(incident: Incident) -> list[Any]:
     return [chip(incident.severity), *words]
 
 
-def _actions(incident: Incident, run: RunSummary) -> list[Any]:
+def _actions(incident: Incident, run: RunSummary, *, with_tokens: bool) -> list[Any]:
     steps = format_range(incident.onset_step, incident.last_step)
-    links = html.Div(
-        [
-            html.Span("Copy link", className="rlv-button is-subtle", role="button", tabIndex=0, **{"data-copy": "link", "data-key": "y"}),
-            html.A("Rollouts", href=address(ROLLOUTS, {"step": steps}, run=run.run_id), className="rlv-button rlv-go"),
-            html.A("Slices", href=address("/r/<run>/slices", {"incident": incident.id}, run=run.run_id), className="rlv-button rlv-go"),
-        ],
-        className="rlv-buttons",
-    )
-    return [flat(links), html.Span(acknowledgement(incident), id="incident-acknowledged"), dcc.Store(id="incident-id", data=incident.id)]
+    links = [
+        html.Span("Copy link", className="rlv-button is-subtle", role="button", tabIndex=0, **{"data-copy": "link", "data-key": "y"}),
+        _go("Rollouts", address(ROLLOUTS, {"step": steps}, run=run.run_id)),
+        _go("Slices", address("/r/<run>/slices", {"incident": incident.id}, run=run.run_id)),
+    ]
+    if with_tokens:
+        links.insert(2, _go("With tokens", address(ROLLOUTS, {"step": steps, "tok": "yes"}, run=run.run_id)))
+    return [flat(html.Div(links, className="rlv-buttons")), html.Span(acknowledgement(incident), id="incident-acknowledged"), dcc.Store(id="incident-id", data=incident.id)]
+
+
+def _go(text: str, href: str) -> Component:
+    return html.A(text, href=href, className="rlv-button rlv-go")
 
 
 def acknowledgement(incident: Incident, now: float | None = None) -> Any:
