@@ -135,7 +135,8 @@ def _actions(incident: Incident, run: RunSummary, *, with_tokens: bool) -> list[
     ]
     if with_tokens:
         links.insert(2, _go("With tokens", address(ROLLOUTS, {"step": steps, "tok": "yes"}, run=run.run_id)))
-    return [flat(html.Div(links, className="rlv-buttons")), html.Span(acknowledgement(incident), id="incident-acknowledged"), dcc.Store(id="incident-id", data=incident.id)]
+    buttons = flat(html.Div(links, className="rlv-buttons"))
+    return [buttons, html.Span(acknowledgement(incident), id="incident-acknowledged"), dcc.Store(id="incident-id", data=incident.id)]
 
 
 def _go(text: str, href: str) -> Component:
