@@ -123,6 +123,9 @@
     return digits === undefined ? text.replace("-", "\u2212") : (value < 0 && Number(text) !== 0 ? "\u2212" : "") + text;
   };
 
+  // A row that is still on its way is empty: a dash says that the run has no such value.
+  filters.rlvCell = function (params, digits) { return params.data ? filters.rlvNumber(params.value, digits) : ""; };
+
   var nothing = function () { return window.dash_clientside.no_update; };
 
   window.rlvPages = { go: go, element: element, showCard: showCard, hideCard: hideCard };

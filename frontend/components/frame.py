@@ -36,7 +36,12 @@ Children = Sequence[Any]
 def _demo_banner() -> Component:
     """What a newcomer must know: these runs are not theirs and go away, and how theirs are read."""
     return html.Span(
-        ["Demo: recorded runs, gone when it stops. Your own run: ", html.Code("rlvitals serve --watch FOLDER")], className="rlv-demo"
+        [
+            html.Span("Demo: recorded runs, gone when it stops. ", className="rlv-demo-what"),
+            "Your own run: ",
+            html.Code("rlvitals serve --watch FOLDER"),
+        ],
+        className="rlv-demo",
     )
 
 

@@ -80,7 +80,9 @@ def status(service: Any, drawn: Drawn) -> list[Component]:
     if more > 0:
         parts.append(
             dcc.Link(
-                f"{more} more open incidents of this run", href=address("/incidents", {"run": drawn.run.run_id}), className="rlv-more-link"
+                f"{more} more open incident{'s' if more > 1 else ''} of this run",
+                href=address("/incidents", {"run": drawn.run.run_id}),
+                className="rlv-more-link",
             )
         )
     if not drawn.incidents and done is not None:

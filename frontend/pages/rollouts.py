@@ -203,7 +203,7 @@ def column_definitions(facts: RolloutFacts, sort: str) -> list[dict[str, Any]]:
         column |= {k: v for k, v in more.items() if k not in ("digits", "field")}
         if "digits" in more:
             digits = "" if more["digits"] is None else f", {more['digits']}"
-            column |= {"type": "rightAligned", "valueFormatter": {"function": f"rlvNumber(params.value{digits})"}}
+            column |= {"type": "rightAligned", "valueFormatter": {"function": f"rlvCell(params{digits})"}}
         if column["sortable"] and key == name and sort != "-step":
             column["sort"] = "desc" if falling else "asc"
         made.append(column)

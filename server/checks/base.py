@@ -58,6 +58,8 @@ class Finding:
     hard: bool = False
     """True: may be critical by itself (symptoms 0.4): a broken invariant, a non-finite value, a limit that is exact, or a
     condition that holds the quality effect itself. Otherwise the engine keeps a single family at warn while quality holds."""
+    families: tuple[tuple[str, int], ...] = ()
+    """Families of symptoms 0.3 beyond their limits by what it saw, each with its onset; empty: the rule's own family."""
 
 
 Check: TypeAlias = Callable[[RunView, Finding], CheckResult]

@@ -6,7 +6,7 @@ import numpy as np
 
 from server.checks.base import CheckResult, Finding, answer, cannot
 from server.checks.distribution import eval_metric
-from server.checks.measure import finite, level, mean_of, reward_metric, reward_range
+from server.checks.measure import finite, level, mean_of, moved, reward_metric, reward_range
 from server.queries.view import RunView
 
 
@@ -99,12 +99,18 @@ def groups_small(view: RunView, finding: Finding) -> CheckResult:
 
 
 def grader_constant(view: RunView, finding: Finding) -> CheckResult:
-    """One single reward value over the whole batch."""
+    """One single reward value over the whole batch, while the policy is what it was.
+
+    Where entropy or KL left their past too, equal rewards may be answers that are all wrong: neither supported nor refuted.
+    """
     distinct, spread = level(view, "fact.reward.distinct", 5), level(view, "reward.std", 5)
     if distinct is None and spread is None:
         return cannot("grader_constant", "reward", "reward.std")
     one = (distinct is not None and distinct <= 1) or (spread is not None and spread < 1e-9)
-    return answer("grader_constant", one, not one, {"distinct": distinct, "std": spread}, f"{distinct or 0:.0f} different rewards")
+    found = {m: moved(view, m) for m in ("entropy.mean", "kl.ref", "length.response.mean")} if one else {}
+    policy = {m: abs(v.z) for m, v in found.items() if v is not None and abs(v.z) > 5}
+    note = f"{distinct or 0:.0f} different rewards" + ("; the policy moved too" if policy else "")
+    return answer("grader_constant", one and not policy, not one, {"distinct": distinct, "std": spread, **policy}, note)
 
 
 def wrong_groups(view: RunView, finding: Finding) -> CheckResult:

@@ -32,6 +32,9 @@ def _one(group: Sequence[Finding]) -> Finding:
     if len(group) == 1:
         return group[0]
     first = max(group, key=lambda f: level(f.severity))
+    families: dict[str, int] = {}
+    for name, onset in (pair for f in group for pair in f.families):
+        families[name] = min(onset, families.get(name, onset))
     same = [f for f in group if f.severity == first.severity]
     others = [row for f in group if f is not first for row in f.evidence]
     return replace(
@@ -39,6 +42,7 @@ def _one(group: Sequence[Finding]) -> Finding:
         onset_step=min(f.onset_step for f in same),
         evidence=(*first.evidence, *others)[:_MOST_EVIDENCE],
         trajectories=tuple(dict.fromkeys(t for f in group for t in f.trajectories)),
+        families=tuple(families.items()),
     )
 
 
@@ -52,6 +56,7 @@ def take(state: RunState, rule: Rule, view: RunView, finding: Finding, notes: Se
     before.status, before.quiet_points, before.closed_points = "open", 0, 0
     before.last_step, before.last_attempt = view.step, view.attempt
     before.onset_step = min(before.onset_step, max(finding.onset_step, before.floor_step))
+    _moved(before, finding)
     if level(finding.severity) <= level(before.severity):
         return before, "reopened" if reopened else "continued"
     _say(before, finding, view, notes)
@@ -80,8 +85,14 @@ def _open(state: RunState, rule: Rule, view: RunView, finding: Finding, before: 
         next_checks=list(rule.next_checks),
     )
     _say(case, finding, view, notes)
+    _moved(case, finding)
     state.cases.append(case)
     return case
+
+
+def _moved(case: Case, finding: Finding) -> None:
+    for family, onset in finding.families or ((case.family, finding.onset_step),):
+        case.families[family] = max(case.floor_step, min(onset, case.families.get(family, onset)))
 
 
 def _say(case: Case, finding: Finding, view: RunView, notes: Sequence[str]) -> None:

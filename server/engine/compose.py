@@ -24,12 +24,11 @@ Spoken = tuple[Rule, Finding]
 def remember(state: RunState, spoken: Sequence[Spoken], step: int) -> None:
     """Notes which families are beyond their limits at this step."""
     for rule, finding in spoken:
-        if rule.family not in FAMILIES:
-            continue
-        if level(finding.severity) >= level("watch"):
-            state.watched[rule.family] = step
-        if level(finding.severity) >= WARN:
-            state.warned[rule.family] = step
+        for family in _families(rule, finding):
+            if level(finding.severity) >= level("watch"):
+                state.watched[family] = step
+            if level(finding.severity) >= WARN:
+                state.warned[family] = step
 
 
 def weighed(state: RunState, rule: Rule, finding: Finding, step: int) -> tuple[Finding, list[str]]:
@@ -38,13 +37,14 @@ def weighed(state: RunState, rule: Rule, finding: Finding, step: int) -> tuple[F
     Two families that warn within 10 steps raise each other by one level. A single family without an effect on quality
     stays at warn (symptoms 0.4), unless the finding says that it is hard.
     """
-    others = sorted(family for family in _near(state.warned, step) if family != rule.family)
-    agree = rule.family in FAMILIES and bool(others)
+    own = _families(rule, finding)
+    others = sorted(_near(state.warned, step) - {*own, rule.family})
+    agree = bool(own) and bool(others)
     severity = finding.severity
     if severity == "warn" and agree:
-        note = f"raised by one level: {rule.family} and {_listed(others)} moved within {WITHIN_STEPS} steps"
+        note = f"raised by one level: {_listed([*own, *others])} moved within {WITHIN_STEPS} steps"
         return replace(finding, severity=SEVERITIES[level(severity) + 1]), [note]
-    quality = rule.family == "quality" or "quality" in _near(state.watched, step)
+    quality = "quality" in own or "quality" in _near(state.watched, step)
     if severity == "critical" and not (finding.hard or agree or quality):
         return replace(finding, severity="warn"), ["kept at warn: no other family moved and quality holds"]
     return finding, []
@@ -58,8 +58,10 @@ def joint_finding(state: RunState, rule: Rule, step: int) -> Finding | None:
     parts = parts_of(state, step)
     if not parts:
         return None
-    order = families_in_order(parts)
-    story = ", then ".join(f"{family} (step {onset})" for family, onset in order)
+    together: dict[int, list[str]] = {}
+    for family, onset in families_in_order(parts):
+        together.setdefault(onset, []).append(family)
+    story = ", then ".join(f"{_listed(names)} (step {onset})" for onset, names in together.items())
     summary = f"{len(beyond)} of {len(FAMILIES)} families left their limits within {WITHIN_STEPS} steps: {story}."
     first = parts[0]
     evidence = tuple(row for case in parts for row in _evidence(case))
@@ -95,11 +97,20 @@ def absorb(state: RunState, joint: Case, step: int) -> list[Case]:
     return new
 
 
+def still_down(state: RunState, attempt: int, step: int) -> bool:
+    """Whether a joint collapse is open whose effect on quality is open too: it has not recovered, and lasts until this step."""
+    joint = next((case for case in state.open_cases() if case.family == JOINT), None)
+    if joint is None or not any(case.absorbed_by == joint.id and "quality" in case.families for case in state.open_cases()):
+        return False
+    joint.last_step, joint.last_attempt, joint.quiet_points = step, attempt, 0
+    return True
+
+
 def families_in_order(cases: Sequence[Case]) -> list[tuple[str, int]]:
     """Each family with its earliest onset, in order of onset."""
     first: dict[str, int] = {}
-    for case in cases:
-        first[case.family] = min(first.get(case.family, case.onset_step), case.onset_step)
+    for family, onset in (pair for case in cases for pair in case.families.items()):
+        first[family] = min(first.get(family, onset), onset)
     return sorted(first.items(), key=lambda item: (item[1], FAMILIES.index(item[0]) if item[0] in FAMILIES else len(FAMILIES)))
 
 
@@ -107,7 +118,8 @@ def leaders(state: RunState, case: Case) -> list[Case]:
     """The cases whose explanations an effect borrows: those of the family that moved first, in order of onset.
 
     For a joint collapse these are among its parts; for a reward drop, cases of the other families that began before it
-    or within 10 steps of it. Where no family leads by more than 5 steps, all that moved with the first one.
+    or within 10 steps of it (not those of groups: equal rewards in a group follow from the rewards). Where no family
+    leads by more than 5 steps, all that moved with the first one.
     """
     if case.absorbed:
         inside = {part["incident_id"] for part in case.absorbed}
@@ -119,16 +131,21 @@ def leaders(state: RunState, case: Case) -> list[Case]:
         return []
     first = order[0][1]
     lead = {family for family, onset in order if onset <= first + CLEAR_LEAD_STEPS}
-    return sorted((c for c in candidates if c.family in lead), key=lambda c: (c.onset_step, c.first_step))
+    return sorted((c for c in candidates if lead & c.families.keys()), key=lambda c: (c.onset_step, c.first_step))
 
 
 def _precedes(other: Case, case: Case) -> bool:
     return (
-        other.family not in ("quality", JOINT)
+        other.family not in ("quality", "groups", JOINT)
         and level(other.severity) >= level("watch")
         and case.onset_step - LOOK_BACK_STEPS <= other.onset_step <= case.onset_step + WITHIN_STEPS
         and other.last_step >= case.onset_step - WITHIN_STEPS
     )
+
+
+def _families(rule: Rule, finding: Finding) -> list[str]:
+    """Those of the five that the finding counts for."""
+    return [family for family, _ in finding.families or ((rule.family, 0),) if family in FAMILIES]
 
 
 def _near(seen: dict[str, int], step: int) -> set[str]:

@@ -144,7 +144,7 @@ class Judge:
             return []
         finding = compose.joint_finding(self.state, rule, view.step)
         if finding is None:
-            happened = self._quiet(rule, view, ())
+            happened = [] if compose.still_down(self.state, view.attempt, view.step) else self._quiet(rule, view, ())
         else:
             case, what = cases.take(self.state, rule, view, finding, _planned(view.planned))
             happened = [Happened(case, "continued" if what == "reopened" else what)]

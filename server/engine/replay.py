@@ -47,6 +47,11 @@ class Diagnosis:
         return told
 
 
+SETTLED_STEPS = 20
+"""So far behind its onset an open case is explained anew with what the run has logged since. Later, the 50 points that checks
+take for the past would lie behind the onset themselves, and nothing would seem to have moved."""
+
+
 def replay(
     store: Store,
     run_id: str,
@@ -126,4 +131,4 @@ def _explain_open(state: RunState, data: RunData, rules: RuleSet) -> None:
     judge = Judge(state, data, rules)
     for case in state.open_cases():
         if case.last_attempt == attempt:
-            judge.explain(case, step)
+            judge.explain(case, min(step, max(case.detected_step, case.onset_step + SETTLED_STEPS)))

@@ -35,6 +35,7 @@ class Case:
     rule_code: str
     rule_version: str
     family: str
+    """The rule's own."""
     symptom: str
     slice: str | None
     metric: str | None
@@ -58,6 +59,8 @@ class Case:
     hypotheses: list[dict[str, Any]] = field(default_factory=list)
     next_checks: list[str] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    families: dict[str, int] = field(default_factory=dict)
+    """Families that its findings were beyond the limits of, each with its earliest onset."""
     absorbed_by: str | None = None
     absorbed: list[dict[str, Any]] = field(default_factory=list)
     """Of a joint incident: its parts in order of onset."""

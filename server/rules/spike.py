@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import server.checks.optimiser as optimiser
 from server.checks.measure import finding, fresh, points, reward_fell, rolled, warmed_up
@@ -68,9 +69,18 @@ class Spike:
     next_checks = SYMPTOMS["spike"].next_checks
 
     def evaluate(self, view: RunView) -> Sequence[Finding]:
-        """The gravest of gradient, KL and ratio."""
-        found = max(self._signs(view), key=lambda f: SEVERITIES.index(f.severity), default=None)
-        return () if found is None else (found,)
+        """The gravest of gradient, KL and ratio; the KL to the reference belongs to the distribution, whatever moved it."""
+        signs = list(self._signs(view))
+        if not signs:
+            return ()
+        gravest = max(signs, key=lambda f: SEVERITIES.index(f.severity))
+        least = min(SEVERITIES.index("warn"), SEVERITIES.index(gravest.severity))
+        families: dict[str, int] = {}
+        for sign in signs:
+            if SEVERITIES.index(sign.severity) >= least:
+                family = "distribution" if sign.metric == "kl.ref" else self.family
+                families[family] = min(sign.onset_step, families.get(family, sign.onset_step))
+        return (replace(gravest, families=tuple(families.items())),)
 
     def _signs(self, view: RunView) -> Iterator[Finding]:
         yield from self._gradient(view)

@@ -35,6 +35,7 @@ class Level:
     version: int = 1
     params: tuple[Param, ...] = ()
     own_needs: tuple[tuple[str, ...], ...] | None = None
+    families: tuple[tuple[str, int], ...] = ()
 
     @property
     def code(self) -> str:
@@ -59,7 +60,8 @@ class Level:
                 break
             onset = step
         evidence = (Evidence(self.metric, 0.0, value, n=1),)
-        return (Finding(self.name, reached[-1], onset, f"{self.metric} is {value}", self.metric, None, evidence, hard=self.hard),)
+        text = f"{self.metric} is {value}"
+        return (Finding(self.name, reached[-1], onset, text, self.metric, None, evidence, hard=self.hard, families=self.families),)
 
 
 @dataclass(frozen=True)

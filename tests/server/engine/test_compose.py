@@ -128,6 +128,21 @@ def test_a_joint_collapse_recovers_when_its_families_are_back(make_run: Any, jud
     assert case.status == "recovered"
 
 
+def test_a_joint_collapse_lasts_while_quality_stays_down(make_run: Any, judge: Any, family: Any, joint: Any) -> None:
+    series = {"engine": from_step(10, last=14), "shape": from_step(10, last=14), "quality": from_step(10)}
+    case = by_symptom(judge(make_run(series), *(family(name) for name in series), joint))["joint-collapse"]
+    assert (case.status, case.last_step) == ("open", 40)
+
+
+def test_one_finding_may_show_two_families_each_with_its_own_onset(make_run: Any, judge: Any, level: Any, family: Any, joint: Any) -> None:
+    both = level("spike", "optimiser", family="optimiser", families=(("optimiser", 11), ("distribution", 9)))
+    state = judge(make_run({"optimiser": from_step(11), "quality": from_step(14)}), both, family("quality"), joint)
+    case = by_symptom(state)["joint-collapse"]
+    told = "3 of 5 families left their limits within 10 steps: distribution (step 9), then optimiser (step 11), then quality (step 14)."
+    assert case.summary == told
+    assert [part["symptom"] for part in case.absorbed] == ["spike", "quality-moves"]
+
+
 def explained(name: Any, *hypotheses: Any) -> Any:
     return {"name": f"{name}-moves", "metric": name, "family": name, "hypotheses": hypotheses}
 
@@ -169,6 +184,12 @@ def test_a_reward_drop_lists_the_hypotheses_of_the_family_that_moved_before_it_a
     case = by_symptom(state)["reward-drop"]
     assert ids(case) == ["H7a", "H7f", "H13z"]
     assert case.next_checks == ["look at it", "read"]
+
+
+def test_groups_of_equal_rewards_do_not_explain_a_reward_drop(make_run: Any, judge: Any, parts: Any, level: Any, answers: Any) -> None:
+    equal = level(**explained("groups", Hypothesis("H9a", "hard", "tokens", (answers("supported"),))))
+    state = judge(make_run({"groups": from_step(20), "quality": from_step(25)}), *parts, equal)
+    assert ids(by_symptom(state)["reward-drop"]) == ["H13z"]
 
 
 def test_a_reward_drop_with_nothing_before_it_lists_its_own(make_run: Any, judge: Any, parts: Any) -> None:

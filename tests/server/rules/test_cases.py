@@ -1,8 +1,9 @@
 """Rule cases are data: cases/<rule>.yaml, run step by step as a live run would be.
 
 A series is a list of segments laid end to end: start, increment (per point), count, noise (standard deviation, with a seed), value
-(the same number throughout) and gap (points left out). `every` is the distance of logged steps. `fires` names the first step at which
-the rule reaches the severity; `quiet` holds for the severity and everything above it; `cannot` names what is missing.
+(the same number throughout) and gap (points left out). `every` is the distance of logged steps. `fires` names the first step at
+which the rule reaches the severity, and `verdicts` what its explanations are found to be at its last finding; `quiet` holds for the
+severity and everything above it; `cannot` names what is missing.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import pytest
 import yaml
 
 from ingest.store.connection import Store
+from server.engine.assess import Question, assess
 from server.engine.needs import missing
 from server.queries.view import Event, RunData, RunFacts, RunView
 from server.rules import RULES
@@ -73,6 +75,12 @@ def _found(rule: Rule, data: RunData, case: dict[str, Any]) -> Iterator[tuple[in
                 yield step, finding
 
 
+def _verdicts(rule: Rule, data: RunData, step: int, finding: Finding) -> dict[str, str]:
+    attempt = next(attempt for attempt, judged in data.judge_order() if judged == step)
+    view = RunView(data, attempt, step, {p.name: p.default for p in rule.params})
+    return {told["id"]: told["verdict"] for told in assess([Question(h, view, finding) for h in rule.hypotheses], strict=True)}
+
+
 @pytest.mark.parametrize(("rule", "case"), list(_cases()))
 def test_case(rule: Rule, case: dict[str, Any], store: Store) -> None:
     data = _run(store, case)
@@ -94,6 +102,8 @@ def test_case(rule: Rule, case: dict[str, Any], store: Store) -> None:
             assert finding.onset_step == case["onset"]
         if "metric" in case:
             assert finding.metric == case["metric"]
+        told = _verdicts(rule, data, *loud[-1]) if "verdicts" in case else {}
+        assert {name: told[name] for name in case.get("verdicts", {})} == case.get("verdicts", {})
     else:
         assert case["quiet"] is True
         assert not loud, f"{loud[0][1].severity} at step {loud[0][0]}: {loud[0][1].summary}"
