@@ -162,3 +162,23 @@ def test_while_a_server_owns_the_home_it_is_asked(rlvitals: Command, start: Call
     assert rlvitals("ingest", folder).returncode == 0
     found = rlvitals("diagnose", "grpo-small", "--json")
     assert (found.returncode, answer(found)) == (1, of_files)
+
+
+DEMO = Path(__file__).parents[3] / "frontend" / "demo_data"
+
+
+@pytest.mark.parametrize(
+    ("run", "symptom", "cause", "onset"), [("lr-spike", "joint-collapse", "H5a", 92), ("grader-timeout", "verifier-fault", "H13e", 104)]
+)
+def test_the_demo_names_what_broke_and_why(rlvitals: Command, run: str, symptom: str, cause: str, onset: int) -> None:
+    told = answer(rlvitals("diagnose", DEMO / run, "--json"))
+    incident = next(i for i in told["incidents"] if i["symptom"] == symptom)
+    assert (incident["severity"], incident["status"]) == ("critical", "open")
+    assert abs(incident["onset_step"] - onset) <= 2
+    first = incident["hypotheses"][0]
+    assert (first["id"], first["verdict"]) == (cause, "supported")
+
+
+def test_the_healthy_demo_run_warns_of_nothing(rlvitals: Command) -> None:
+    told = answer(rlvitals("diagnose", DEMO / "healthy", "--json"))
+    assert {i["severity"] for i in told["incidents"]} <= {"info", "watch"}
