@@ -21,7 +21,8 @@ from server.engine.steps import START, Move, advance, not_judged, registered
 from server.notify.outbox import enqueue
 from server.queries.facts import add_facts
 from server.queries.progress import Stream, progress
-from server.queries.view import Position, RunData, RunFacts, open_run, refresh
+from server.queries.run_data import open_run, refresh
+from server.queries.view import Position, RunData, RunFacts
 from server.rules.base import Rule
 
 __all__ = ["Engine", "JudgedElsewhere", "advance"]

@@ -12,7 +12,8 @@ from server.engine.judge import Judge, RuleSet
 from server.engine.state import Case, RunState
 from server.engine.steps import START, advance, not_judged, registered
 from server.queries.facts import add_facts
-from server.queries.view import Position, RunData, RunFacts, load_run
+from server.queries.run_data import load_run
+from server.queries.view import Position, RunData, RunFacts
 from server.rules.base import Rule
 
 SCHEMA = 1

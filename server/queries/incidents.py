@@ -11,7 +11,7 @@ import numpy as np
 from ingest.store.connection import Store
 from server.queries.curves import Curve, curve
 from server.queries.rollouts import Rollout, RolloutFilter, condition, rollouts_at
-from server.queries.view import open_run
+from server.queries.run_data import open_run
 
 Worst: TypeAlias = Literal["difference", "length", "verifier", "advantage", "reward"]
 

@@ -26,7 +26,7 @@ from server.engine.judge import RuleSet
 from server.engine.state import RunState
 from server.engine.steps import START
 from server.queries.facts import add_facts
-from server.queries.view import load_run
+from server.queries.run_data import load_run
 from server.rules.base import Hypothesis, Rule
 
 FAR = (99, 0)

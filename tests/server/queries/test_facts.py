@@ -16,7 +16,8 @@ from ingest.load import load_run as read_run
 from ingest.store.connection import Store
 from server.queries.fact_text import jaccard, repeats, shingles, similarities
 from server.queries.facts import FACTS, add_facts
-from server.queries.view import RunData, load_run
+from server.queries.run_data import load_run
+from server.queries.view import RunData
 
 Build = Callable[..., RunData]
 

@@ -1,0 +1,97 @@
+"""Reading a run from the store into the memory that rules look at."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ingest.schema.config_keys import canonical
+from ingest.schema.metrics import apply_transform
+from ingest.schema.records import Json
+from ingest.store.connection import Store
+from server.queries.view import Event, Position, RunData, RunFacts
+
+
+def load_run(store: Store, run_id: str) -> RunData:
+    """The whole run in memory: every series by canonical id (unknown keys under their own name), events, config.
+
+    Raises:
+        KeyError: no such run.
+    """
+    data = open_run(store, run_id)
+    refresh(data)
+    return data
+
+
+def open_run(store: Store, run_id: str) -> RunData:
+    """The run without any series yet; refresh() reads them.
+
+    Raises:
+        KeyError: no such run.
+    """
+    return RunData(store, _facts(store, run_id), (), {})
+
+
+def refresh(data: RunData, after: Position | None = None) -> None:
+    """Reads config, events and the series again; after: only points behind that place, all before it stay as they are.
+
+    Of several keys with one meaning the first in name order speaks for a step; several records of one key and step are
+    averaged.
+    """
+    store, run_id = data.store, data.run.run_id
+    data.run = _facts(store, run_id)
+    data.events = tuple(
+        Event(*row) for row in store.rows("SELECT attempt, step, kind, text FROM event WHERE run_id = ? ORDER BY attempt, step", [run_id])
+    )
+    data.attempt_starts = dict(
+        store.rows(
+            """SELECT attempt, min(step) FROM (
+                   SELECT attempt, step FROM point JOIN series USING (series_id) WHERE run_id = $run
+                   UNION ALL SELECT attempt, step FROM trajectory WHERE run_id = $run) GROUP BY attempt ORDER BY attempt""",
+            {"run": run_id},
+        )
+    )
+    data.forget()
+    for metric, attempts, steps, values in _series(store, run_id, after):
+        data.add(metric, attempts, steps, values, after=after)
+
+
+def _facts(store: Store, run_id: str) -> RunFacts:
+    found = store.rows("SELECT run_id, project, name, framework, framework_version, config FROM run WHERE run_id = ?", [run_id])
+    if not found:
+        raise KeyError(run_id)
+    rid, project, name, framework, version, config = found[0]
+    raw_config: dict[str, Json] = json.loads(config) if config else {}
+    return RunFacts(rid, project, name, framework, version, canonical(raw_config, framework), raw_config)
+
+
+def _series(store: Store, run_id: str, after: Position | None) -> Iterator[tuple[str, NDArray[Any], NDArray[Any], NDArray[Any]]]:
+    behind = "TRUE" if after is None else "(attempt > $attempt OR (attempt = $attempt AND step > $step))"
+    parameters: dict[str, object] = {"run": run_id} if after is None else {"run": run_id, "attempt": after[0], "step": after[1]}
+    columns = store.columns(
+        f"""SELECT id, transform, attempt, step, value FROM (
+                SELECT coalesce(metric, source_key) AS id, transform, source_key, attempt, step, avg(value) AS value
+                FROM point JOIN series USING (series_id) WHERE run_id = $run AND {behind} GROUP BY ALL)
+            QUALIFY row_number() OVER (PARTITION BY id, attempt, step ORDER BY source_key) = 1
+            ORDER BY id, attempt, step""",
+        parameters,
+    )
+    ids = columns["id"].astype(str)
+    edges = [0, *(np.flatnonzero(ids[1:] != ids[:-1]) + 1).tolist(), ids.size] if ids.size else []
+    for first, end in pairwise(edges):
+        part = slice(first, end)
+        yield str(ids[first]), columns["attempt"][part], columns["step"][part], _in_unit(columns["transform"][part], columns["value"][part])
+
+
+def _in_unit(transforms: NDArray[Any], values: NDArray[Any]) -> NDArray[Any]:
+    """Values as logged in the unit of their metric."""
+    changed = values.astype(np.float64)
+    for name in {t for t in transforms.tolist() if t not in (None, "identity")}:
+        here = transforms == name
+        changed[here] = [apply_transform(name, value) for value in changed[here].tolist()]
+    return changed
