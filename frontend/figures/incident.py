@@ -54,6 +54,15 @@ def observation(
     return made
 
 
+def _beside(curve: Curve, place: int, value: float, before: int) -> str:
+    """Right of the mark, since the onset is named left of its line; every second one left, so that close steps do not overlap.
+
+    Away from the nearer edge, so that the curve, which goes on from the mark, does not run through the word.
+    """
+    side = "left" if before % 2 or place > 0.85 * curve.steps.size else "right"
+    return f"{'bottom' if value > np.nanmedian(curve.mean) else 'top'} {side}"
+
+
 def _marks(curve: Curve, grew: Mapping[str, int], log: bool, scheme: Scheme) -> list[dict[str, Any]]:
     colours = theme.colours(scheme)
     made: list[dict[str, Any]] = []
@@ -70,8 +79,7 @@ def _marks(curve: Curve, grew: Mapping[str, int], log: bool, scheme: Scheme) -> 
             {
                 "type": "scatter", "mode": "markers+text", "x": [int(curve.steps[place])], "y": [value],
                 "text": [f"{step} {severity}"],
-                # Steps that follow each other closely would be written over each other on one side.
-                "textposition": "middle right" if len(made) % 2 else "middle left",
+                "textposition": _beside(curve, place, value, len(made)),
                 "textfont": {"size": 10, "color": colours[text]},
                 "marker": {"size": 11, "symbol": _SYMBOLS[severity], "color": colours[token]},
                 "hovertemplate": f"{severity} since step {step}<extra></extra>", "cliponaxis": False, "meta": {"role": "mark"},

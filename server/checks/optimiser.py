@@ -61,7 +61,7 @@ def rate_rose(view: RunView, finding: Finding) -> CheckResult:
     if before <= 0:
         return answer("rate_rose", False, False, {"before": before, "now": now}, "the rate was 0 before")
     factor = now / before
-    return answer("rate_rose", factor > 1.5, factor < 1.1, {"before": before, "now": now}, f"learning rate {factor:.2g} times that before")
+    return answer("rate_rose", factor > 1.5, factor < 1.1, {"before": before, "now": now}, f"learning rate {factor:.3g} times that before")
 
 
 def step_too_large(view: RunView, finding: Finding) -> CheckResult:

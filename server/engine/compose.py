@@ -97,13 +97,13 @@ def absorb(state: RunState, joint: Case, step: int) -> list[Case]:
     return new
 
 
-def still_down(state: RunState, attempt: int, step: int) -> bool:
-    """Whether a joint collapse is open whose effect on quality is open too: it has not recovered, and lasts until this step."""
+def still_down(state: RunState, attempt: int, step: int) -> Case | None:
+    """The joint collapse whose effect on quality is still open: it has not recovered, and lasts until this step."""
     joint = next((case for case in state.open_cases() if case.family == JOINT), None)
     if joint is None or not any(case.absorbed_by == joint.id and "quality" in case.families for case in state.open_cases()):
-        return False
+        return None
     joint.last_step, joint.last_attempt, joint.quiet_points = step, attempt, 0
-    return True
+    return joint
 
 
 def families_in_order(cases: Sequence[Case]) -> list[tuple[str, int]]:

@@ -144,7 +144,8 @@ class Judge:
             return []
         finding = compose.joint_finding(self.state, rule, view.step)
         if finding is None:
-            happened = [] if compose.still_down(self.state, view.attempt, view.step) else self._quiet(rule, view, ())
+            lasting = compose.still_down(self.state, view.attempt, view.step)
+            happened = self._quiet(rule, view, ()) if lasting is None else [Happened(lasting, "continued")]
         else:
             case, what = cases.take(self.state, rule, view, finding, _planned(view.planned))
             happened = [Happened(case, "continued" if what == "reopened" else what)]

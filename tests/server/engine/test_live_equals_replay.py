@@ -226,6 +226,19 @@ def test_one_step_at_a_time_gives_the_same_incidents(follow: Any, rules: Any) ->
     assert follower.found() == follower.replayed()
 
 
+def test_a_joint_collapse_that_lasts_by_quality_alone_is_stored_as_far_as_it_lasts(follow: Any, rules: Any) -> None:
+    """Its other families settle; the steps after that must not be missing from what the page reads."""
+    follower = follow(rules)
+    metrics = [{"step": s, "grad.norm": 4.0 if 20 <= s < 26 else 0.1, "length.response.mean": 4.0 if 20 <= s < 26 else 0.1} for s in STEPS]
+    rollouts = [{"step": s, "trajectory_id": f"{s}", "prompt": "2+2", "response": "4", "reward": float(s >= 21)} for s in STEPS]
+    written = {"metrics.jsonl": [json.dumps(row) for row in metrics], "rollouts.jsonl": [json.dumps(row) for row in rollouts]}
+    feed(follower, written, "mrj" * 25)
+    found = follower.found()
+    assert found == follower.replayed()
+    (collapse,) = [i for i in found if i["symptom"] == "joint-collapse"]
+    assert (collapse["status"], collapse["last_step"]) == ("open", 60)
+
+
 def test_a_resumed_run_with_overlapping_steps_gives_the_same_incidents(follow: Any, rules: Any) -> None:
     follower = follow(rules)
     first, second = lines(3, range(1, 41), attempt=1), lines(4, range(31, 91), attempt=2)
