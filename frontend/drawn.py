@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from frontend.components.severity import rank
+from frontend.components.severity import urgency
 from frontend.components.words import change, number
 from frontend.figures import curve as curves_figure
 from frontend.figures.curve import Window, band_of
@@ -91,13 +91,7 @@ def _incidents(service: Any, run_id: str) -> list[Any]:
     from server.control.incidents import open_incidents
 
     with service.control.session(write=False) as session:
-        return sorted(open_incidents(session, run_id), key=_urgency)
-
-
-def _urgency(incident: Any) -> tuple[int, bool, int]:
-    """Gravest first; of equals the one with a supported explanation, then the one that began first."""
-    explained = any(h.get("verdict") == "supported" for h in incident.body.get("hypotheses") or ())
-    return -rank(incident.severity), not explained, incident.onset_step
+        return sorted(open_incidents(session, run_id), key=urgency)
 
 
 def _window(incidents: Sequence[Any], newest: int | None) -> Window | None:

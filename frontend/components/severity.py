@@ -21,6 +21,12 @@ def rank(severity: str | None) -> int:
     return ORDER.index(severity) if severity in ORDER else -1
 
 
+def urgency(incident: Any) -> tuple[int, bool, int]:
+    """Sorts the incidents of a run: gravest first, of equals the one with a supported explanation, then the one that began first."""
+    explained = any(h.get("verdict") == "supported" for h in incident.body.get("hypotheses") or ())
+    return -rank(incident.severity), not explained, incident.onset_step
+
+
 def gravest(severities: Iterable[str]) -> str | None:
     """The gravest of some severities, None of none."""
     return max(severities, key=rank, default=None)

@@ -15,7 +15,7 @@ from dash.development.base_component import Component
 from frontend.address import address, query_of
 from frontend.components import states
 from frontend.components.frame import page_frame, state_chip
-from frontend.components.severity import gravest, mark, rank
+from frontend.components.severity import gravest, mark, rank, urgency
 from frontend.components.spark import spark
 from frontend.components.svg import Svg
 from frontend.components.text import visible_line
@@ -119,7 +119,7 @@ def _incidents(service: Any) -> dict[str, list[Any]]:
     with service.control.session(write=False) as session:
         for incident in open_incidents(session, None):
             found.setdefault(incident.run_id, []).append(incident)
-    return {run: sorted(items, key=lambda i: (-rank(i.severity), i.onset_step)) for run, items in found.items()}
+    return {run: sorted(items, key=urgency) for run, items in found.items()}
 
 
 def shown(rows: Sequence[Row], view: RunsView) -> list[Row]:
