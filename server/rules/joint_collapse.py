@@ -15,7 +15,8 @@ class JointCollapse:
     What it observes:
         The findings of the other rules at warn and above, by family: quality (reward, evaluation), distribution (entropy, KL), shape
         (length, truncation), optimiser (gradient, ratio, clipping), engine (mismatch, staleness). The engine puts them together; this
-        rule declares it. The parts are listed in the order in which they began.
+        rule declares it. The parts are listed in the order in which they began. It lasts while its part of quality lasts: a run whose
+        gradients are calm again and whose reward stays down has not recovered.
 
     Why it matters:
         Runs seldom recover from it, and afterwards everything looks wrong at once. What moved first is the likely beginning.
