@@ -125,6 +125,8 @@ class RunState:
         judged = stored["judged"]
         known = {f.name for f in fields(Case)}
         cases = [Case(**{name: value for name, value in case.items() if name in known}) for case in stored["cases"]]
+        for case in cases:  # stored before findings named their families
+            case.families = case.families or {case.family: case.onset_step}
         return cls(
             run_id, None if judged is None else (judged[0], judged[1]), cases, dict(stored["watched"]), dict(stored["warned"]),
             dict(stored["failures"]),

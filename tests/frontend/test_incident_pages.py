@@ -10,6 +10,7 @@ import pytest
 
 from frontend.address import NoSuchPage
 from frontend.components import incident as parts
+from frontend.components.severity import urgency
 from frontend.components.words import sentence
 from frontend.figures.incident import median_of, observation, step_range
 from frontend.pages import incident, incidents
@@ -88,6 +89,24 @@ def test_the_page_links_into_the_exact_window(service: Any, make_run: MakeRun) -
     page = everything(incident.layout(service, incident=put(service, make(run)).id))
     assert f"/r/{run}/rollouts?step=10-19" in page and f"/r/{run}/slices?incident=in_0123456789ab" in page
     assert f"/r/{run}/rollouts?step=10-19&task=a&split=train" in page and f"/r/{run}/t/19.0" in page
+
+
+def test_rollouts_with_token_arrays_are_offered_where_the_window_has_any(service: Any, make_run: MakeRun) -> None:
+    tokens = {"token_ids": [1, 2, 3], "response_tokens": 2, "prompt_tokens": 1}
+    before, inside = answers(), answers()
+    before[0] |= tokens
+    inside[-1] |= tokens
+    for name, rollouts, offered in (("none", answers(), False), ("before", before, False), ("inside", inside, True)):
+        run = make_run(name, rows=rows(), rollouts=rollouts)
+        page = everything(incident.layout(service, incident=put(service, make(run, id=f"in_{run}")).id))
+        assert (f"/r/{run}/rollouts?step=10-19&tok=yes" in page) is offered
+
+
+def test_of_equally_grave_incidents_the_explained_one_leads() -> None:
+    open_question = make("r", onset_step=5, body=body(hypotheses=[]))
+    explained = make("r", onset_step=9, body=body(hypotheses=[{"id": "H6a", "verdict": "supported"}]))
+    milder = make("r", onset_step=1, severity="warn")
+    assert sorted([milder, open_question, explained], key=urgency) == [explained, open_question, milder]
 
 
 def test_rollouts_named_by_the_rule_come_first_in_its_order(service: Any, make_run: MakeRun) -> None:

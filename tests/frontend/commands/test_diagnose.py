@@ -168,15 +168,18 @@ DEMO = Path(__file__).parents[3] / "frontend" / "demo_data"
 
 
 @pytest.mark.parametrize(
-    ("run", "symptom", "cause", "onset"), [("lr-spike", "joint-collapse", "H5a", 92), ("grader-timeout", "verifier-fault", "H13e", 104)]
+    ("run", "symptom", "cause", "onset", "new_grader"),
+    [("lr-spike", "joint-collapse", "H5a", 92, "refuted"), ("grader-timeout", "verifier-fault", "H13e", 104, "inconclusive")],
 )
-def test_the_demo_names_what_broke_and_why(rlvitals: Command, run: str, symptom: str, cause: str, onset: int) -> None:
+def test_the_demo_names_what_broke_and_why(rlvitals: Command, run: str, symptom: str, cause: str, onset: int, new_grader: str) -> None:
+    """A grader that changed would leave the policy alone: long after the onset nothing seems to move any more, so it is asked there."""
     told = answer(rlvitals("diagnose", DEMO / run, "--json"))
     incident = next(i for i in told["incidents"] if i["symptom"] == symptom)
     assert (incident["severity"], incident["status"]) == ("critical", "open")
     assert abs(incident["onset_step"] - onset) <= 2
     first = incident["hypotheses"][0]
     assert (first["id"], first["verdict"]) == (cause, "supported")
+    assert {h["id"]: h["verdict"] for h in incident["hypotheses"]}["H13g"] == new_grader
 
 
 def test_the_healthy_demo_run_warns_of_nothing(rlvitals: Command) -> None:

@@ -134,6 +134,12 @@ def test_a_state_that_was_stored_and_read_back_is_the_same(make_run: Any, judge:
     assert RunState.from_json(state.run_id, json.loads(json.dumps(state.to_json()))) == state
 
 
+def test_a_case_that_was_stored_before_findings_named_families_has_that_of_its_rule(make_run: Any, judge: Any, level: Any) -> None:
+    stored = judge(make_run({"m": [0, 2, 0, 0, 0, 0, 3]}), level("s", "m")).to_json()
+    families = [case.pop("families") for case in stored["cases"]]
+    assert [case.families for case in RunState.from_json("r", stored).cases] == families
+
+
 def test_a_state_of_another_format_is_not_trusted() -> None:
     assert RunState.from_json("r", {"format": 99, "judged": [1, 2]}) == RunState("r")
 
