@@ -104,6 +104,8 @@ class RunData:
     events: tuple[Event, ...]
     attempt_starts: dict[int, int]
     """First step of each attempt, in order of attempt."""
+    second: RunData | None = None
+    """The run to compare with, chosen by a person; None: none was."""
     memo: dict[object, Any] = field(default_factory=dict)
     """For results that cost much and are asked for often, such as a detector's causal array over a whole chain; the key
     names the metric and the attempt. Emptied whenever rows are added, so it may be used without care."""
@@ -246,6 +248,12 @@ class RunView:
             end = int(np.searchsorted(chain.steps, self.step, side="right"))
             found = scratch[key] = Series(chain.steps[:end], chain.values[:end])
         return found
+
+    @property
+    def second_run(self) -> RunView | None:
+        """The run to compare with, seen at the same step in its newest attempt; None: none was chosen."""
+        other = self.data.second
+        return None if other is None else RunView(other, max(other.attempt_starts, default=1), self.step, self.params)
 
     @property
     def scratch(self) -> dict[object, Any]:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from typing import Literal, Protocol
 
 from server.checks.base import SEVERITIES, Check, CheckResult, Evidence, Finding, Observed, Severity, Verdict
+from server.hypotheses import HYPOTHESES
 from server.queries.view import RunView
-from server.symptoms import HYPOTHESES
 
 __all__ = [
     "SEVERITIES",
