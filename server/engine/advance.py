@@ -15,13 +15,15 @@ from ingest.store.connection import Store
 from server.control.incidents import judged, save, set_judged
 from server.control.models import Control
 from server.engine.incident import Incident, IncidentChange, Kind
-from server.engine.judge import RuleSet
+from server.engine.judge import Judge, RuleSet
+from server.engine.stall import Rhythm, goes_on, stalled
 from server.engine.state import Case, RunState
 from server.engine.steps import START, Move, advance, not_judged, registered
 from server.notify.outbox import enqueue
 from server.queries.facts import add_facts
 from server.queries.progress import Stream, progress
 from server.queries.run_data import open_run, refresh
+from server.queries.runs import run_summary
 from server.queries.view import Position, RunData, RunFacts
 from server.rules.base import Rule
 
@@ -52,6 +54,8 @@ class _Memory:
     updated: dict[str, float] = field(default_factory=dict)
     behind: bool = False
     """The last call left steps that were ready."""
+    rhythm: Rhythm = field(default_factory=Rhythm)
+    newest: Position = START
 
 
 class Engine:
@@ -109,6 +113,7 @@ class Engine:
         now = self._clock()
         found = progress(self._store, run_id)
         self._notice(memory, found.streams)
+        self._arrivals(memory, found.rows, now)
         judged = memory.state.judged or START
         ready, memory.behind = START, False
         for count, place in enumerate(sorted(place for place in found.rows if place > judged)):
@@ -119,9 +124,10 @@ class Engine:
                 break
             ready = place
         if ready <= judged:
-            return []
+            return self._still(memory, run_id, now)
         self._read(memory, found.rows)
-        moves = advance(memory.state, memory.data, judged, ready, self._rules)
+        went = [Move(case, False, False, True) for case in goes_on(memory.state, memory.data)]
+        moves = [*went, *advance(memory.state, memory.data, judged, ready, self._rules)]
         if memory.state.judged == memory.stored:
             return []
         return self._save(memory, moves, now)
@@ -156,6 +162,20 @@ class Engine:
                 passed = stream.updated - before
                 known = memory.intervals.get(stream.name)
                 memory.intervals[stream.name] = passed if known is None else 0.8 * known + 0.2 * passed
+
+    def _arrivals(self, memory: _Memory, rows: Mapping[Position, int], now: float) -> None:
+        new = [place for place in rows if place > memory.newest]
+        if new:
+            memory.rhythm.arrived(len(new), now)
+            memory.newest = max(new)
+
+    def _still(self, memory: _Memory, run_id: str, now: float) -> list[IncidentChange]:
+        """Nothing new to judge: whether the run stands still."""
+        if memory.behind or memory.state.judged is None or memory.rhythm.live == 0:
+            return []
+        summary = run_summary(self._store, run_id, now=now)
+        case = summary and stalled(memory.rhythm, summary, Judge(memory.state, memory.data, self._rules), now)
+        return self._save(memory, [Move(case, True, False, False)], now) if case else []
 
     def _waits(self, memory: _Memory, stream: Stream, place: Position, now: float) -> bool:
         # Silence is counted from our own start at the earliest: while nobody read, the trainer may well have written.

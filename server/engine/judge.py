@@ -14,6 +14,10 @@ from server.rules.base import Finding, Rule
 
 _log = logging.getLogger(__name__)
 
+SETTLED_STEPS = 20
+"""So far behind its onset an open case is explained anew with what the run has logged since. Later, the 50 points that checks
+take for the past would lie behind the onset themselves, and nothing would seem to have moved."""
+
 BORROWING = frozenset({"reward-drop"})
 """Symptoms that are effects: they list the hypotheses of the family that moved first (contracts). So does a joint collapse."""
 
@@ -79,7 +83,28 @@ class Judge:
                 self.explain(item.case, step)
             elif item.what == "recovered":
                 self.explain(item.case, item.case.last_step)
-        return happened
+        return happened + self._settle(attempt, step)
+
+    def _settle(self, attempt: int, step: int) -> list[Happened]:
+        """Open cases whose cause can be told better by now are explained once more."""
+        due = [case for case in self.unsettled(attempt) if settles_at(case) <= step]
+        for case in due:
+            self.explain(case, step)
+        return [Happened(case, "continued") for case in due]
+
+    def unsettled(self, attempt: int) -> list[Case]:
+        """Open cases of the attempt that were explained for the last time before enough steps had followed their onset."""
+        return [
+            c
+            for c in self.state.open_cases()
+            if c.last_attempt == attempt and (c.explained_step is None or c.explained_step < settles_at(c))
+        ]
+
+    def by_clock(self, rule: Rule, view: RunView, finding: Finding) -> Case:
+        """Files and explains a finding that time brought and no step."""
+        case, _ = cases.take(self.state, rule, view, finding)
+        self.explain(case, view.step)
+        return case
 
     def view(self, rule: Rule, attempt: int, step: int) -> RunView:
         """The run as the rule sees it at a step."""
@@ -169,8 +194,14 @@ class Judge:
             for hypothesis in rule.hypotheses:
                 questions.setdefault(hypothesis.id, Question(hypothesis, view, finding))
         case.hypotheses = assess(list(questions.values()), strict=self.rules.strict)
+        case.explained_step = step
         checks = (check for source in (*sources, case) for check in self.rules.by_code[source.rule_code].next_checks)
         case.next_checks = list(dict.fromkeys(checks))
+
+
+def settles_at(case: Case) -> int:
+    """The step from which on the explanations of a case are final unless it gets graver."""
+    return max(case.detected_step, case.onset_step + SETTLED_STEPS)
 
 
 def _counts(case: Case) -> bool:

@@ -48,11 +48,6 @@ class Diagnosis:
         return told
 
 
-SETTLED_STEPS = 20
-"""So far behind its onset an open case is explained anew with what the run has logged since. Later, the 50 points that checks
-take for the past would lie behind the onset themselves, and nothing would seem to have moved."""
-
-
 def replay(
     store: Store,
     run_id: str,
@@ -130,6 +125,5 @@ def _explain_open(state: RunState, data: RunData, rules: RuleSet) -> None:
     assert state.judged is not None
     attempt, step = state.judged
     judge = Judge(state, data, rules)
-    for case in state.open_cases():
-        if case.last_attempt == attempt:
-            judge.explain(case, min(step, max(case.detected_step, case.onset_step + SETTLED_STEPS)))
+    for case in judge.unsettled(attempt):
+        judge.explain(case, step)

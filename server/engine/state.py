@@ -61,6 +61,8 @@ class Case:
     notes: list[str] = field(default_factory=list)
     families: dict[str, int] = field(default_factory=dict)
     """Families that its findings were beyond the limits of, each with its earliest onset."""
+    explained_step: int | None = None
+    """Step at which its checks were last run; None: they were not."""
     absorbed_by: str | None = None
     absorbed: list[dict[str, Any]] = field(default_factory=list)
     """Of a joint incident: its parts in order of onset."""

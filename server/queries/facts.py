@@ -13,6 +13,7 @@ from server.queries.fact_trajectories import mix_facts, trajectory_facts
 from server.queries.view import Position, RunData
 
 FACTS: dict[str, str] = {
+    "fact.wall_time": "Unix seconds of the step's newest record, where records carry a time",
     "fact.n": "trajectories of the step",
     "fact.reward.mean": "mean reward of the trajectories",
     "fact.reward.std": "standard deviation of their rewards",

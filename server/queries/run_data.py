@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from ingest.schema.config_keys import canonical
 from ingest.schema.metrics import apply_transform
 from ingest.schema.records import Json
-from ingest.store.connection import Store
+from ingest.store.connection import Columns, Store
 from server.queries.view import Event, Position, RunData, RunFacts
 
 
@@ -59,6 +59,9 @@ def refresh(data: RunData, after: Position | None = None) -> None:
     data.forget()
     for metric, attempts, steps, values in _series(store, run_id, after):
         data.add(metric, attempts, steps, values, after=after)
+    times = _times(store, run_id, after)
+    if len(times["step"]):
+        data.add("fact.wall_time", times["attempt"], times["step"], times["wall_time"], after=after)
 
 
 def _facts(store: Store, run_id: str) -> RunFacts:
@@ -70,9 +73,23 @@ def _facts(store: Store, run_id: str) -> RunFacts:
     return RunFacts(rid, project, name, framework, version, canonical(raw_config, framework), raw_config)
 
 
+def _behind(run_id: str, after: Position | None) -> tuple[str, dict[str, object]]:
+    if after is None:
+        return "TRUE", {"run": run_id}
+    return "(attempt > $attempt OR (attempt = $attempt AND step > $step))", {"run": run_id, "attempt": after[0], "step": after[1]}
+
+
+def _times(store: Store, run_id: str, after: Position | None) -> Columns:
+    behind, parameters = _behind(run_id, after)
+    return store.columns(
+        f"""SELECT attempt, step, max(wall_time) AS wall_time FROM point JOIN series USING (series_id)
+            WHERE run_id = $run AND wall_time IS NOT NULL AND {behind} GROUP BY ALL ORDER BY attempt, step""",
+        parameters,
+    )
+
+
 def _series(store: Store, run_id: str, after: Position | None) -> Iterator[tuple[str, NDArray[Any], NDArray[Any], NDArray[Any]]]:
-    behind = "TRUE" if after is None else "(attempt > $attempt OR (attempt = $attempt AND step > $step))"
-    parameters: dict[str, object] = {"run": run_id} if after is None else {"run": run_id, "attempt": after[0], "step": after[1]}
+    behind, parameters = _behind(run_id, after)
     columns = store.columns(
         f"""SELECT id, transform, attempt, step, value FROM (
                 SELECT coalesce(metric, source_key) AS id, transform, source_key, attempt, step, avg(value) AS value

@@ -15,6 +15,7 @@ from server.rules.near_identical_responses import NearIdenticalResponses
 from server.rules.non_finite import NonFinite
 from server.rules.reward_drop import RewardDrop
 from server.rules.reward_flat import RewardFlat
+from server.rules.run_stalled import RunStalled
 from server.rules.spike import Spike
 from server.rules.staleness_harm import StalenessHarm
 from server.rules.truncation import Truncation
@@ -38,6 +39,7 @@ RULES: tuple[Rule, ...] = (
     RewardFlat(),
     EvalNotFollowingReward(),
     ZeroVarianceGroups(),
+    RunStalled(),
     JointCollapse(),
 )
 """In the order of decision: deterministic faults first, measurement next, then engine, shape, distribution, optimiser, quality."""

@@ -1,18 +1,20 @@
-"""A started service with a home of its own."""
+"""A started service with a home of its own, and runs in memory for engine, rules and checks."""
 
 from __future__ import annotations
 
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import httpx
 import pytest
 import uvicorn
 
+from ingest.store.connection import Store
 from server.app import create_api
+from server.queries.view import Event, RunData, RunFacts
 from server.service import Service
 from server.settings import Settings
 
@@ -73,3 +75,39 @@ def until() -> Callable[[Callable[[], bool]], None]:
             time.sleep(0.02)
 
     return waiting
+
+
+@pytest.fixture(scope="session")
+def memory() -> Iterator[Store]:
+    store = Store(None)
+    yield store
+    store.close()
+
+
+Make = Callable[..., RunData]
+
+
+@pytest.fixture
+def make_run(memory: Store) -> Make:
+    """A run in memory: each metric a list of values from step 1 (None: no point) or a mapping of step to value."""
+
+    def make(
+        series: Mapping[str, Sequence[float | None] | Mapping[int, float]],
+        *,
+        events: Sequence[Event] = (),
+        config: Mapping[str, object] | None = None,
+        second: Mapping[str, Mapping[int, float]] | None = None,
+    ) -> RunData:
+        starts = {1: 1}
+        if second:
+            starts[2] = min(min(points) for points in second.values())
+        facts = RunFacts("0123456789ab", "tests", "made", "native", None, dict(config or {}), {})  # type: ignore[arg-type]
+        data = RunData(memory, facts, tuple(events), starts)
+        for metric in {*series, *(second or {})}:
+            given = series.get(metric, {})
+            points = given if isinstance(given, Mapping) else {step: v for step, v in enumerate(given, 1) if v is not None}
+            later = (second or {}).get(metric, {})
+            data.add(metric, [1] * len(points) + [2] * len(later), [*points, *later], [*points.values(), *later.values()])
+        return data
+
+    return make

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import pytest
 
-from ingest.store.connection import Store
 from server.engine.judge import RuleSet
 from server.engine.state import Case, RunState
 from server.engine.steps import START, Move, advance
-from server.queries.view import Event, RunData, RunFacts, RunView
+from server.queries.view import RunData, RunView
 from server.rules.base import SEVERITIES, Check, CheckResult, Evidence, Finding, Hypothesis, Param, Rule, Severity, Status, Verdict
 
 FAR = (99, 0)
@@ -97,42 +96,6 @@ def answers() -> Callable[..., Check]:
             return CheckResult(f"says-{verdict}", verdict, observed, missing)
 
         return check
-
-    return make
-
-
-@pytest.fixture(scope="session")
-def memory() -> Iterator[Store]:
-    store = Store(None)
-    yield store
-    store.close()
-
-
-Make = Callable[..., RunData]
-
-
-@pytest.fixture
-def make_run(memory: Store) -> Make:
-    """A run in memory: each metric a list of values from step 1 (None: no point) or a mapping of step to value."""
-
-    def make(
-        series: Mapping[str, Sequence[float | None] | Mapping[int, float]],
-        *,
-        events: Sequence[Event] = (),
-        config: Mapping[str, object] | None = None,
-        second: Mapping[str, Mapping[int, float]] | None = None,
-    ) -> RunData:
-        starts = {1: 1}
-        if second:
-            starts[2] = min(min(points) for points in second.values())
-        facts = RunFacts("0123456789ab", "tests", "made", "native", None, dict(config or {}), {})  # type: ignore[arg-type]
-        data = RunData(memory, facts, tuple(events), starts)
-        for metric in {*series, *(second or {})}:
-            given = series.get(metric, {})
-            points = given if isinstance(given, Mapping) else {step: v for step, v in enumerate(given, 1) if v is not None}
-            later = (second or {}).get(metric, {})
-            data.add(metric, [1] * len(points) + [2] * len(later), [*points, *later], [*points.values(), *later.values()])
-        return data
 
     return make
 

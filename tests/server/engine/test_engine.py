@@ -18,6 +18,8 @@ from server.control.incidents import acknowledge, count_open_by_run, incidents, 
 from server.control.models import ChannelRow, Control, OutboxRow
 from server.engine.advance import SETTLE_SECONDS, SILENT_SECONDS, Engine, JudgedElsewhere
 from server.queries.progress import Stream, progress
+from server.rules.base import CheckResult, Hypothesis
+from server.rules.run_stalled import RunStalled
 
 RULE = "reward-drop"
 
@@ -280,3 +282,84 @@ def test_parts_of_a_joint_collapse_are_not_told_by_themselves(live: Any, channel
     with live.control.session(write=False) as session:
         assert [i.symptom for i in open_incidents(session)] == ["joint-collapse"]
         assert len(incidents(session, live.run_id, absorbed=True)) == 4
+
+
+@pytest.fixture
+def standing(tmp_path: Path) -> Iterator[Live]:
+    made = Live(tmp_path, (RunStalled(),))
+    yield made
+    made.store.close()
+    made.control.close()
+
+
+def _arrive(live: Live, steps: range, seconds: float) -> None:
+    """Steps that come one by one while the engine looks on."""
+    for step in steps:
+        live.metrics((step, 0.5))
+        live.read()
+        live.now += seconds
+        live.advance()
+
+
+def _stalls(live: Live) -> list[tuple[str, str]]:
+    with live.control.session(write=False) as session:
+        return [(found.severity, found.status) for found in incidents(session, live.run_id)]
+
+
+def test_a_run_that_stands_still_is_told_once_and_closed_by_the_next_step(standing: Live) -> None:
+    _arrive(standing, range(1, 7), 30)
+    assert standing.advance(560) == []
+    assert standing.advance(60) == ["incident.opened"]
+    assert standing.advance(3600) == []
+    assert _stalls(standing) == [("critical", "open")]
+    standing.metrics((7, 0.5))
+    standing.read()
+    standing.advance(30)
+    assert "incident.resolved" in standing.heard
+    assert _stalls(standing) == [("critical", "recovered")]
+
+
+def test_a_slow_rhythm_is_waited_for_five_of_its_steps(standing: Live) -> None:
+    _arrive(standing, range(1, 7), 300)
+    assert standing.advance(1400) == []
+    assert standing.advance(200) == ["incident.opened"]
+
+
+def test_a_long_pause_that_the_run_has_had_before_is_part_of_its_rhythm(standing: Live) -> None:
+    _arrive(standing, range(1, 5), 30)
+    _arrive(standing, range(5, 7), 1000)
+    standing.heard.clear()
+    _arrive(standing, range(7, 10), 30)
+    assert standing.advance(1900) == []
+
+
+def test_an_old_log_that_is_followed_does_not_stand_still(standing: Live) -> None:
+    standing.metrics(*((step, 0.5) for step in range(1, 200)))
+    standing.read()
+    assert standing.advance(100) == [] and standing.advance(100_000) == []
+
+
+def test_a_run_that_has_reached_its_planned_steps_has_ended(standing: Live) -> None:
+    (standing.folder / "config.json").write_text(json.dumps({"total_steps": 6}))
+    _arrive(standing, range(1, 7), 30)
+    assert standing.advance(100_000) == []
+
+
+def test_an_open_case_is_explained_anew_once_enough_steps_have_followed(tmp_path: Path, level: Any) -> None:
+    asked: list[int] = []
+
+    def at(view: Any, finding: Any) -> CheckResult:
+        asked.append(view.step)
+        return CheckResult("late", "supported" if view.step >= 30 else "inconclusive")
+
+    rule = level("spike", "reward.mean", hypotheses=(Hypothesis("H5a", "step size", "metrics", (at,)),))
+    live = Live(tmp_path, (rule,))
+    live.metrics(*((step, 2.0 if step >= 10 else 0.0) for step in range(1, 61)))
+    live.read()
+    live.advance(100)
+    with live.control.session(write=False) as session:
+        (found,) = incidents(session, live.run_id)
+    assert asked == [10, 30]
+    assert found.body["hypotheses"][0]["verdict"] == "supported"
+    live.store.close()
+    live.control.close()
