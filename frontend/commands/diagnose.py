@@ -16,6 +16,8 @@ from ingest.text import visible, visible_line
 
 if TYPE_CHECKING:
     from ingest.discover import FoundRun
+    from ingest.store.connection import Store
+    from server.queries.view import RunData
     from server.settings import Settings
 
 SEVERITIES = ("info", "watch", "warn", "critical")
@@ -50,25 +52,51 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _of_path(path: Path, args: argparse.Namespace) -> dict[str, Any]:
+    from server.engine.replay import replay
+
+    with ExitStack() as closing:
+        store, run_id = _read(path, args.name, closing)
+        return replay(store, run_id, args.until, _second(args, closing)).to_json()
+
+
+def _read(path: Path, name: str | None, closing: ExitStack) -> tuple[Store, str]:
+    """The one run of a path in a store of its own, which lives as long as `closing`, and its id."""
     import tempfile
 
     from ingest.discover import discover
     from ingest.load import identify, load_run
     from ingest.store.connection import Store
-    from server.engine.replay import replay
 
-    found = _chosen(discover([path])[0], path, args.name)
-    with ExitStack() as closing:
-        place = None
-        if sum(file.path.stat().st_size for file in found.files) > _IN_MEMORY_BYTES:
-            place = Path(closing.enter_context(tempfile.TemporaryDirectory(prefix="rlvitals-")), "telemetry.duckdb")
-        store = Store(place)
-        closing.callback(store.close)
-        for result in load_run(store, found):
-            if result.rejected or result.state == "rejected":
-                reason = f": {result.reason}" if result.reason else ""
-                say(f"rlvitals: {result.path}: {plural(result.rejected, 'row')} rejected{reason}")
-        return replay(store, identify(store, found).run_id, args.until, args.baseline).to_json()
+    found = _chosen(discover([path])[0], path, name)
+    place = None
+    if sum(file.path.stat().st_size for file in found.files) > _IN_MEMORY_BYTES:
+        place = Path(closing.enter_context(tempfile.TemporaryDirectory(prefix="rlvitals-")), "telemetry.duckdb")
+    store = Store(place)
+    closing.callback(store.close)
+    for result in load_run(store, found):
+        if result.rejected or result.state == "rejected":
+            reason = f": {result.reason}" if result.reason else ""
+            say(f"rlvitals: {result.path}: {plural(result.rejected, 'row')} rejected{reason}")
+    return store, identify(store, found).run_id
+
+
+def _second(args: argparse.Namespace, closing: ExitStack) -> RunData | None:
+    """The run of --baseline in memory: of a path, else of the home, where nothing else owns it."""
+    if args.baseline is None:
+        return None
+    from server.engine.replay import in_memory
+
+    path = Path(args.baseline)
+    if path.exists():
+        return in_memory(*_read(path, None, closing))
+    from frontend.owner import owner_of
+    from server.settings import load_settings
+
+    settings = load_settings({"home": getattr(args, "home", None)})
+    if owner_of(settings) is not None:
+        raise NoRunFound(f"{args.baseline}: no such path, and a running server has the home {settings.home}. Give the baseline as a path.")
+    store, runs = _stored(args.baseline, settings, closing)
+    return in_memory(store, _named(runs, args.baseline, settings))
 
 
 def _chosen(runs: Sequence[FoundRun], path: Path, name: str | None) -> FoundRun:
@@ -96,26 +124,40 @@ def _of_home(args: argparse.Namespace) -> dict[str, Any]:
     owner = owner_of(settings)
     if owner is None:
         return _of_stored(settings, args)
-    run_id = _named(owner.get("/api/v1/runs")["runs"], args.name or args.target, settings)
-    asked = {"until": args.until, "baseline": args.baseline}
+    runs = owner.get("/api/v1/runs")["runs"]
+    run_id = _named(runs, args.name or args.target, settings)
+    if args.baseline is not None and Path(args.baseline).exists():
+        raise NoRunFound(f"{args.baseline}: a running server has the home {settings.home}. Ingest the baseline and give its name or id.")
+    second = None if args.baseline is None else _named(runs, args.baseline, settings)
+    asked = {"until": args.until, "baseline": second}
     query = urlencode({name: value for name, value in asked.items() if value is not None})
     told: dict[str, Any] = owner.get(f"/api/v1/runs/{run_id}/diagnosis?{query}", _REPLAY_SECONDS)
     return told
 
 
 def _of_stored(settings: Settings, args: argparse.Namespace) -> dict[str, Any]:
+    from server.engine.replay import in_memory, replay
+
+    with ExitStack() as closing:
+        store, runs = _stored(args.target, settings, closing)
+        run_id = _named(runs, args.name or args.target, settings)
+        if args.baseline is None or Path(args.baseline).exists():
+            second = _second(args, closing)
+        else:
+            second = in_memory(store, _named(runs, args.baseline, settings))
+        return replay(store, run_id, args.until, second).to_json()
+
+
+def _stored(wanted: str, settings: Settings, closing: ExitStack) -> tuple[Store, list[dict[str, Any]]]:
+    """The store of a home that nothing owns, and its runs."""
     if not settings.telemetry_path.exists():
-        raise NoRunFound(f"{args.target}: no such file or folder, and the home {settings.home} holds no runs.")
+        raise NoRunFound(f"{wanted}: no such file or folder, and the home {settings.home} holds no runs.")
     from ingest.store.connection import Store
-    from server.engine.replay import replay
     from server.queries.runs import run_summaries
 
     store = Store(settings.telemetry_path)
-    try:
-        runs = [{"run_id": found.run_id, "name": found.name} for found in run_summaries(store)]
-        return replay(store, _named(runs, args.name or args.target, settings), args.until, args.baseline).to_json()
-    finally:
-        store.close()
+    closing.callback(store.close)
+    return store, [{"run_id": found.run_id, "name": found.name} for found in run_summaries(store)]
 
 
 def _named(runs: Sequence[Mapping[str, Any]], name: str, settings: Settings) -> str:
@@ -142,8 +184,9 @@ def _print(told: Mapping[str, Any]) -> None:
         out("Cannot tell (log what is missing):")
         for item in told["not_judged"]:
             out(visible_line(f"  {item['symptom']}: {item['how']}"))
-    for note in told.get("notes", ()):
-        out(visible_line(f"Note: {note}"))
+    if "baseline" in told:
+        out()
+        out(visible_line(f"Compared with {told['baseline']['name']}."))
 
 
 def _print_incident(incident: Mapping[str, Any]) -> None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, HTTPException, Query
 from pydantic import Field
 
 from server.api.deps import Failure, Model, TheRun, TheService
-from server.engine.replay import replay
+from server.engine.replay import in_memory, replay
 
 router = APIRouter(prefix="/api/v1/runs", tags=["runs"], responses={404: {"model": Failure}})
 
@@ -29,7 +29,7 @@ class NotJudged(Model):
 
 
 class Diagnosis(Model):
-    """Exactly what `rlvitals diagnose --json` prints. notes: what was asked for and could not be done, absent if nothing."""
+    """Exactly what `rlvitals diagnose --json` prints. baseline: the run compared with, absent if none was asked for."""
 
     schema_number: int = Field(alias="schema")
     run: dict[str, Any]
@@ -37,7 +37,7 @@ class Diagnosis(Model):
     incidents: list[dict[str, Any]]
     not_judged: list[NotJudged]
     rules: dict[str, Any]
-    notes: list[str] = Field(default_factory=list)
+    baseline: dict[str, str] = Field(default_factory=dict)
 
 
 @router.get("/{run_id}/diagnosis", response_model=Diagnosis, response_model_exclude_unset=True)
@@ -45,7 +45,11 @@ def diagnosis(
     run: TheRun,
     service: TheService,
     until: Annotated[int | None, Query(description="Look at nothing behind this step.")] = None,
-    baseline: Annotated[str | None, Query(description="Run to compare with.")] = None,
+    baseline: Annotated[str | None, Query(description="Id of a run to compare with.")] = None,
 ) -> dict[str, Any]:
     """Replays every rule over the run; takes about ten seconds for a thousand steps."""
-    return replay(service.store, run.run_id, until, baseline).to_json()
+    try:
+        second = None if baseline is None else in_memory(service.store, baseline)
+    except KeyError:
+        raise HTTPException(404, f"there is no run {baseline} to compare with; GET /api/v1/runs lists them") from None
+    return replay(service.store, run.run_id, until, second).to_json()

@@ -30,7 +30,8 @@ class Diagnosis:
     """In order of detection; without those that a joint collapse tells."""
     not_judged: Sequence[dict[str, Any]]
     rules: RuleSet
-    notes: Sequence[str] = ()
+    second: RunFacts | None = None
+    """The run that checks compared with."""
 
     def to_json(self) -> dict[str, Any]:
         """Exactly contracts `diagnose --json`."""
@@ -43,8 +44,8 @@ class Diagnosis:
             "not_judged": list(self.not_judged),
             "rules": {"version": rules_version(self.rules.rules), "count": len(self.rules.rules)},
         }
-        if self.notes:
-            told["notes"] = list(self.notes)
+        if self.second is not None:
+            told["baseline"] = {"run_id": self.second.run_id, "name": self.second.name}
         return told
 
 
@@ -52,24 +53,35 @@ def replay(
     store: Store,
     run_id: str,
     until: int | None = None,
-    baseline: str | None = None,
+    second: RunData | None = None,
     *,
     rules: Sequence[Rule] | None = None,
     strict: bool = False,
 ) -> Diagnosis:
     """Judges every step of a run; until: steps behind it are not looked at, as if the run had not come so far.
 
-    baseline is a run that the diagnosis should be compared with; no rule does so yet, and the notes say that.
+    second is a run to compare with (see in_memory), which may lie in another store: checks that need one use it.
+
+    Raises:
+        KeyError: no such run.
+    """
+    data = in_memory(store, run_id)
+    data.second = second
+    return diagnose(data, until, RuleSet(registered() if rules is None else rules, strict))
+
+
+def in_memory(store: Store, run_id: str) -> RunData:
+    """A run with its facts, as rules look at it.
 
     Raises:
         KeyError: no such run.
     """
     data = load_run(store, run_id)
     add_facts(data)
-    return diagnose(data, until, baseline, RuleSet(registered() if rules is None else rules, strict))
+    return data
 
 
-def diagnose(data: RunData, until: int | None, baseline: str | None, rules: RuleSet) -> Diagnosis:
+def diagnose(data: RunData, until: int | None, rules: RuleSet) -> Diagnosis:
     """replay() of a run in memory."""
     order = [place for place in data.judge_order() if until is None or place[1] <= until]
     state = RunState(data.run.run_id)
@@ -80,8 +92,8 @@ def diagnose(data: RunData, until: int | None, baseline: str | None, rules: Rule
             advance(state, data, start, end, rules)
         _explain_open(state, data, rules)
     cases = sorted((c for c in state.cases if c.absorbed_by is None), key=lambda c: (c.attempt, c.detected_step, c.first_step, c.rule_code))
-    notes = [] if baseline is None else [f"the baseline run {baseline} was not used: no rule compares with another run yet"]
-    return Diagnosis(data.run, min(steps, default=None), max(steps, default=None), cases, not_judged(state, data, rules), rules, notes)
+    second = None if data.second is None else data.second.run
+    return Diagnosis(data.run, min(steps, default=None), max(steps, default=None), cases, not_judged(state, data, rules), rules, second)
 
 
 def case_json(case: Case) -> dict[str, Any]:

@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from server.rules import RULES
+
 Command = Callable[..., subprocess.CompletedProcess[str]]
 
 HOSTILE = "run\x1b[31m\u202e"
@@ -51,7 +53,7 @@ def test_the_json_is_that_of_the_contract(rlvitals: Command, make_run: Callable[
     assert told["schema"] == 1 and told["run"]["name"] == "grpo-small" and told["run"]["algorithm"] == "grpo"
     assert told["run"]["framework"] == "native" and len(told["run"]["run_id"]) == 12
     assert told["steps"] == {"first": 1, "last": 60}
-    assert told["rules"]["count"] == 17 and isinstance(told["rules"]["version"], str)
+    assert told["rules"]["count"] == len(RULES) and isinstance(told["rules"]["version"], str)
     (incident,) = [i for i in told["incidents"] if i["symptom"] == "non-finite"]
     assert set(incident) >= {
         "symptom", "metric", "severity", "onset_step", "detected_step", "steps_by_severity", "last_step", "status", "slice", "summary",
@@ -123,9 +125,21 @@ def test_one_of_several_runs_is_picked_by_name(rlvitals: Command, make_run: Call
     assert answer(rlvitals("diagnose", folder, "--run", "two", "--json"))["run"]["name"] == "two"
 
 
-def test_a_baseline_is_taken_and_said_to_be_unused(rlvitals: Command, make_run: Callable[..., Path]) -> None:
-    told = answer(rlvitals("diagnose", make_run("one"), "--baseline", "another-run", "--json"))
-    assert told["notes"] == ["the baseline run another-run was not used: no rule compares with another run yet"]
+def test_a_baseline_may_be_another_path(rlvitals: Command, make_run: Callable[..., Path]) -> None:
+    told = answer(rlvitals("diagnose", make_run("one"), "--baseline", make_run("two"), "--json"))
+    assert told["baseline"]["name"] == "two"
+
+
+def test_a_baseline_that_does_not_exist_is_said_to(rlvitals: Command, make_run: Callable[..., Path]) -> None:
+    done = rlvitals("diagnose", make_run("one"), "--baseline", "another-run", "--json")
+    assert done.returncode == 2
+    assert "another-run" in done.stderr
+
+
+def test_a_baseline_may_be_a_run_of_the_home(rlvitals: Command, make_run: Callable[..., Path]) -> None:
+    rlvitals("ingest", make_run("one"), make_run("two"))
+    assert answer(rlvitals("diagnose", "one", "--baseline", "two", "--json"))["baseline"]["name"] == "two"
+    assert answer(rlvitals("diagnose", make_run("three"), "--baseline", "two", "--json"))["baseline"]["name"] == "two"
 
 
 def test_rows_that_cannot_be_read_are_told_and_the_rest_is_judged(rlvitals: Command, make_run: Callable[..., Path]) -> None:

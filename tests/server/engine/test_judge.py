@@ -18,7 +18,7 @@ from server.rules.base import Rule
 
 
 def test_a_rule_whose_metric_is_missing_is_not_asked_and_named_with_what_would_light_it(make_run: Any, level: Any) -> None:
-    told = diagnose(make_run({"m": [0, 2]}), None, None, RuleSet([level("blind", "lag.policy.mean")], strict=True))
+    told = diagnose(make_run({"m": [0, 2]}), None, RuleSet([level("blind", "lag.policy.mean")], strict=True))
     assert told.not_judged == [
         {"symptom": "blind", "missing": ["lag.policy.mean"], "how": how_to_log(["lag.policy.mean"], "native")},
     ]
@@ -64,7 +64,7 @@ class Broken:
 
 
 def test_a_rule_that_stops_with_an_error_does_not_stop_the_others_and_is_named(make_run: Any, level: Any) -> None:
-    told = diagnose(make_run({"m": [0, 2, 2]}), None, None, RuleSet([cast(Rule, Broken()), level("spike", "m")]))
+    told = diagnose(make_run({"m": [0, 2, 2]}), None, RuleSet([cast(Rule, Broken()), level("spike", "m")]))
     assert [case.symptom for case in told.cases] == ["spike"]
     (item,) = told.not_judged
     assert (item["symptom"], item["missing"]) == ("non-finite", [])
