@@ -13,7 +13,12 @@ EVALS = ("eval.heldout.score", "eval.primary.*.*")
 
 def eval_metric(view: RunView) -> str | None:
     """The evaluation that held-out rules use, as the vocabulary chooses it."""
-    return primary_eval(view.matching("eval."))
+    ids = tuple(view.matching("eval."))
+    key = ("primary eval", ids)
+    if key not in view.data.memo:
+        view.data.memo[key] = primary_eval(ids)
+    found: str | None = view.data.memo[key]
+    return found
 
 
 def quality_since(view: RunView, onset: int) -> tuple[float | None, float | None]:

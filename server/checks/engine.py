@@ -8,7 +8,7 @@ import numpy as np
 from scipy.stats import rankdata
 
 from server.checks.base import CheckResult, Finding, answer, cannot
-from server.checks.measure import finite, level, mean_of, moved, points, reward_fell, trend_of
+from server.checks.measure import finite, history, level, mean_of, moved, points, reward_fell, trend_of
 from server.detectors.middle import median
 from server.queries.view import RunView
 
@@ -17,8 +17,8 @@ ABSOLUTE = "mismatch.logprob_diff.mean"
 
 def lagging(view: RunView) -> bool:
     """Whether samples of the newest points are older than the trainer's policy."""
-    lag = view.first_of("lag.policy.max", "fact.lag.max", "lag.policy.mean")
-    return lag is not None and float(np.max(finite(lag[1]).tail(5).values, initial=0.0)) >= 1
+    metric = next((m for m in ("lag.policy.max", "fact.lag.max", "lag.policy.mean") if view.has(m)), None)
+    return metric is not None and bool((history(view, metric).values[-5:] >= 1).any())
 
 
 def floor(view: RunView, newest: int = 3) -> float | None:

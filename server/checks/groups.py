@@ -6,7 +6,7 @@ import numpy as np
 
 from server.checks.base import CheckResult, Finding, answer, cannot
 from server.checks.distribution import eval_metric
-from server.checks.measure import finite, level, mean_of, moved, reward_metric, reward_range
+from server.checks.measure import history, level, mean_of, moved, reward_metric, reward_range
 from server.queries.view import RunView
 
 
@@ -23,7 +23,7 @@ def all_pass(view: RunView, newest: int = 10) -> float | None:
 def mastered(view: RunView) -> bool:
     """Success and no fault: groups are mostly solved and the evaluation stands at the best it has reached (within .02)."""
     metric = eval_metric(view)
-    scores = finite(view.series(metric)).values if metric else None
+    scores = history(view, metric).values if metric else None
     if scores is None or len(scores) < 4 or (all_pass(view) or 0.0) <= 2 * (all_fail(view) or 0.0):
         return False
     best = max(float(np.median(scores[i : i + 3])) for i in range(len(scores) - 2))

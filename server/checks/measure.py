@@ -8,9 +8,9 @@ from typing import NamedTuple
 import numpy as np
 
 from server.checks.base import Evidence, Finding, Severity
-from server.detectors.baseline import Baseline, baseline, robust_z, rolling
+from server.detectors.baseline import Baseline, Floats, baseline, robust_z, rolling
 from server.detectors.level import since
-from server.detectors.middle import median
+from server.detectors.middle import mean, median
 from server.detectors.trend import NO_TREND, Trend, trend
 from server.queries.view import EMPTY, RunView, Series
 
@@ -30,14 +30,39 @@ def points(view: RunView, metric: str) -> Series:
     key = ("points", metric)
     found: Series | None = view.scratch.get(key)
     if found is None:
-        found = view.scratch[key] = finite(view.series(metric).since(view.baseline_start))
+        found = view.scratch[key] = _cut(view, finite_chain(view, metric, view.baseline_start))
     return found
+
+
+def history(view: RunView, metric: str) -> Series:
+    """Finite points of a metric from the run's beginning on."""
+    key = ("history", metric)
+    found: Series | None = view.scratch.get(key)
+    if found is None:
+        found = view.scratch[key] = _cut(view, finite_chain(view, metric, None))
+    return found
+
+
+def finite_chain(view: RunView, metric: str, start: int | None) -> Series:
+    """Finite points of the whole chain from a step on (None: all), those behind the judged step included: cut before use."""
+    key = ("finite", metric, view.attempt, start)
+    found: Series | None = view.data.memo.get(key)
+    if found is None:
+        chain = view.data.chain(metric, view.attempt)
+        found = view.data.memo[key] = finite(chain if start is None else chain.since(start))
+    return found
+
+
+def _cut(view: RunView, chain: Series) -> Series:
+    end = int(chain.steps.searchsorted(view.step, "right"))
+    return Series(chain.steps[:end], chain.values[:end])
 
 
 def spacing(series: Series) -> float:
     """Median distance of neighbouring points, in steps; 1 below two points."""
     last = series.steps[-50:]
-    if len(last) < 2 or last[-1] - last[0] == len(last) - 1:  # no gap: the usual case, and the quickest
+    n = len(last)
+    if n < 2 or int(last[-1]) - int(last[0]) == n - 1:  # no gap: the usual case, and the quickest
         return 1.0
     return median(np.diff(last))
 
@@ -49,7 +74,10 @@ def window(series: Series, steps: float, most: float, fewest: int = FEWEST) -> i
 
 def fresh(view: RunView, series: Series) -> bool:
     """Whether the newest point still speaks for the judged step: not older than three spacings (5 steps at least)."""
-    return len(series) > 0 and view.step - int(series.steps[-1]) <= max(5.0, 3 * spacing(series))
+    if not len(series):
+        return False
+    age = view.step - int(series.steps[-1])
+    return age <= 5 or age <= 3 * spacing(series)
 
 
 def warmed_up(view: RunView, series: Series, steps: float = WARM_UP_STEPS) -> bool:
@@ -57,7 +85,8 @@ def warmed_up(view: RunView, series: Series, steps: float = WARM_UP_STEPS) -> bo
     if len(series) < FEWEST:
         return False
     planned = view.config.get("lr_warmup_steps")
-    first = int(finite(view.series("reward.mean")).steps[0]) if view.has("reward.mean") else int(series.steps[0])
+    rewards = history(view, "reward.mean") if view.has("reward.mean") else series
+    first = int(rewards.steps[0])
     ramp = float(planned) if isinstance(planned, (int, float)) else 0.0
     return view.step - int(series.steps[0]) >= steps and view.step - first >= ramp
 
@@ -76,7 +105,14 @@ def moved(
     view: RunView, metric: str, *, newest: int = 3, floor: float = 0.05, least: float = 0.0, window_steps: float = 50
 ) -> Moved | None:
     """How far the newest points have left the run's own past; None without a baseline or without a fresh point."""
-    series = points(view, metric)
+    key = ("moved", metric, newest, floor, least, window_steps)
+    if key not in view.scratch:
+        view.scratch[key] = _moved(view, points(view, metric), newest, floor, least, window_steps)
+    found: Moved | None = view.scratch[key]
+    return found
+
+
+def _moved(view: RunView, series: Series, newest: int, floor: float, least: float, window_steps: float) -> Moved | None:
     if not fresh(view, series) or len(series) < FEWEST + newest:
         return None
     base = baseline(series.values, window(series, window_steps, 50), gap=max(5, newest), floor=floor, least=least)
@@ -85,8 +121,7 @@ def moved(
     now = median(series.values[-newest:])
     z = robust_z(now, base)
     limit = base.median + math.copysign(4 * base.spread, z)
-    sign = 1.0 if z >= 0 else -1.0
-    at = since(sign * series.values, sign * limit, allowed=2)
+    at = since(series.values, limit, allowed=2, below=z < 0)
     onset = int(series.steps[min(at, len(series) - 1)])
     return Moved(now, base, z, (int(series.steps[base.first]), int(series.steps[base.last])), onset)
 
@@ -100,18 +135,25 @@ def level(view: RunView, metric: str, newest: int = 3) -> float | None:
 def mean_of(view: RunView, metric: str, newest: int = 3) -> float | None:
     """Mean of the newest finite points; None without a fresh one."""
     series = points(view, metric)
-    return float(np.mean(series.values[-newest:])) if fresh(view, series) else None
+    return mean(series.values[-newest:]) if fresh(view, series) else None
 
 
 def since_onset(view: RunView, metric: str, onset: int, newest: int = 3) -> float | None:
     """Mean of the newest finite points at or after an onset, however old they are; None without one."""
-    series = finite(view.series(metric).since(onset))
-    return float(np.mean(series.values[-newest:])) if len(series) else None
+    series = history(view, metric).since(onset)
+    return mean(series.values[-newest:]) if len(series) else None
 
 
 def trend_of(view: RunView, metric: str, steps: float = 60, most: int = 60, *, log: bool = False) -> tuple[Trend, Series]:
     """Trend of the newest window (in steps and points) and its points; of log10 of the positive ones if log."""
-    series = points(view, metric)
+    key = ("trend", metric, steps, most, log)
+    found: tuple[Trend, Series] | None = view.scratch.get(key)
+    if found is None:
+        found = view.scratch[key] = _trend_of(view, points(view, metric), steps, most, log)
+    return found
+
+
+def _trend_of(view: RunView, series: Series, steps: float, most: int, log: bool) -> tuple[Trend, Series]:
     if log:
         keep = series.values > 0
         series = Series(series.steps[keep], np.log10(series.values[keep]))
@@ -123,28 +165,50 @@ def trend_of(view: RunView, metric: str, steps: float = 60, most: int = 60, *, l
 
 def reward_metric(view: RunView) -> str | None:
     """The task reward this run has: as logged, else of its trajectories."""
-    found = view.first_of("reward.generated.mean", "reward.mean", "fact.reward.mean")
-    return found[0] if found else None
+    return next((metric for metric in ("reward.generated.mean", "reward.mean", "fact.reward.mean") if view.has(metric)), None)
 
 
 def reward_range(view: RunView) -> tuple[float, float]:
     """Lowest and highest reward that a response can get: 0..1 where all seen values lie in it, else what was seen."""
-    low, high = 0.0, 1.0
-    for metric, pick in (("reward.min", np.min), ("reward.max", np.max), ("reward.mean", np.min), ("reward.mean", np.max)):
-        series = finite(view.series(metric))
-        if len(series):
-            seen = float(pick(series.values))
-            low, high = min(low, seen), max(high, seen)
-    return low, high
+    key = ("reward range",)
+    found: tuple[float, float] | None = view.scratch.get(key)
+    if found is None:
+        low, high = 0.0, 1.0
+        for metric, lowest in (("reward.min", True), ("reward.max", False), ("reward.mean", True), ("reward.mean", False)):
+            n = len(history(view, metric))
+            if n:
+                seen = float(_extremes(view, metric, lowest)[n - 1])
+                low, high = min(low, seen), max(high, seen)
+        found = view.scratch[key] = low, high
+    return found
+
+
+def _extremes(view: RunView, metric: str, lowest: bool) -> Floats:
+    """The lowest or highest value so far at every finite point of the whole chain, [n]."""
+    key = ("extremes", metric, view.attempt, lowest)
+    found: Floats | None = view.data.memo.get(key)
+    if found is None:
+        pick = np.minimum if lowest else np.maximum
+        found = view.data.memo[key] = pick.accumulate(finite_chain(view, metric, None).values)
+    return found
 
 
 def noise(view: RunView, metric: str, newest: int = 50) -> float:
     """Standard deviation of one point of a metric around its course, from neighbours' differences; infinite below four points."""
-    series = points(view, metric).tail(newest)
-    if len(series) < 4:
+    key = ("noise", metric, newest)
+    found: float | None = view.scratch.get(key)
+    if found is None:
+        found = view.scratch[key] = _noise(points(view, metric).values[-newest:])
+    return found
+
+
+def _noise(values: Floats) -> float:
+    if len(values) < 4:
         return math.inf
-    jumps = np.diff(series.values)
-    return float(max(1.4826 * median(np.abs(jumps - median(jumps))), 0.5 * float(np.std(jumps))) / math.sqrt(2))
+    jumps = values[1:] - values[:-1]
+    apart = jumps - mean(jumps)
+    deviation = math.sqrt(mean(apart * apart))
+    return max(1.4826 * median(np.abs(jumps - median(jumps))), 0.5 * deviation) / math.sqrt(2)
 
 
 class Shift(NamedTuple):
@@ -164,12 +228,12 @@ class Shift(NamedTuple):
 def shift(view: RunView, metric: str, old: tuple[int, int], new: tuple[int, int]) -> Shift | None:
     """Change of a metric's mean from steps old to steps new (both inclusive); None where either holds no point."""
     series = points(view, metric)
-    parts = [series.values[(series.steps >= a) & (series.steps <= b)] for a, b in (old, new)]
+    parts = [series.values[series.steps.searchsorted(a) : series.steps.searchsorted(b, "right")] for a, b in (old, new)]
     if not len(parts[0]) or not len(parts[1]):
         return None
     one = noise(view, metric, 100)
     error = one * math.sqrt(1 / len(parts[0]) + 1 / len(parts[1])) if math.isfinite(one) else math.inf
-    before, after = float(parts[0].mean()), float(parts[1].mean())
+    before, after = mean(parts[0]), mean(parts[1])
     return Shift(after - before, error, before, after)
 
 
@@ -184,11 +248,11 @@ def reward_fell(view: RunView, onset: int, z: float = 3.0) -> Shift | None:
 
 def evidence(view: RunView, metric: str, onset: int, newest: int = 5, note: str = "") -> Evidence | None:
     """Median before the onset (50 points at most) against the newest points; None where the metric has none."""
-    series = finite(view.series(metric))
+    series = history(view, metric)
     if not len(series):
         return None
-    before = series.values[series.steps < onset][-50:]
-    steps = series.steps[series.steps < onset][-50:]
+    at = int(series.steps.searchsorted(onset))
+    before, steps = series.values[:at][-50:], series.steps[:at][-50:]
     return Evidence(
         metric,
         median(before) if len(before) else None,
@@ -221,16 +285,15 @@ def finding(
     return Finding(symptom, severity, onset, summary, metric, slice, evidences(view, onset, metric, *others, newest=newest), hard=hard)
 
 
-def rolled(view: RunView, metric: str) -> tuple[Series, np.ndarray, np.ndarray]:
+def rolled(view: RunView, metric: str) -> tuple[Series, Floats, Floats]:
     """A metric's finite points since the planned event with the baseline of every one of them: medians and spreads, [n]."""
     start = view.baseline_start
-    key = ("rolled", metric, view.attempt, start)
-    if key not in view.data.memo:
-        chain = finite(view.data.chain(metric, view.attempt).since(start))
-        view.data.memo[key] = (chain, *rolling(chain.values))
-    chain, middle, spread = view.data.memo[key]
-    end = int(np.searchsorted(chain.steps, view.step, side="right"))
-    return Series(chain.steps[:end], chain.values[:end]), middle[:end], spread[:end]
+    chain = finite_chain(view, metric, start)
+    middle, spread = view.data.grown(
+        metric, view.attempt, ("rolled", start), chain.steps, lambda position: rolling(chain.values, start=position)
+    )
+    series = points(view, metric)
+    return series, middle[: len(series)], spread[: len(series)]
 
 
 def beyond_for(view: RunView, metric: str, limit: float, *, allowed: int = 2) -> int:
@@ -243,8 +306,21 @@ def beyond_for(view: RunView, metric: str, limit: float, *, allowed: int = 2) ->
 def below_for(view: RunView, metric: str, limit: float, *, allowed: int = 2) -> int:
     """First step of the newest stretch in which a metric lies below a limit; the judged step where it does not."""
     series = points(view, metric)
-    at = since(-series.values, -limit, allowed)
+    at = since(series.values, limit, allowed, below=True)
     return int(series.steps[at]) if at < len(series) else view.step
+
+
+def block_chain(view: RunView, metric: str, steps: int) -> tuple[Series, int]:
+    """block_means of all the points of the chain, those behind the judged step included, and how many of the means are known by now."""
+    series = points(view, metric)
+    chain = finite_chain(view, metric, view.baseline_start)
+    if not len(series) or spacing(series) >= steps:
+        return chain, len(series)
+    key = ("block means", metric, view.attempt, view.baseline_start, steps)
+    means: Series | None = view.data.memo.get(key)
+    if means is None:
+        means = view.data.memo[key] = _block_means(chain, steps, int(chain.steps[-1]) + steps)
+    return means, int(means.steps.searchsorted(view.step, "right"))
 
 
 def block_means(series: Series, steps: int, now: int) -> Series:
@@ -252,8 +328,10 @@ def block_means(series: Series, steps: int, now: int) -> Series:
 
     Points that lie further apart than a block are means already and stay as they are.
     """
-    if not len(series) or spacing(series) >= steps:
-        return series
+    return series if not len(series) or spacing(series) >= steps else _block_means(series, steps, now)
+
+
+def _block_means(series: Series, steps: int, now: int) -> Series:
     first = int(series.steps[0])
     blocks = (series.steps - first) // steps
     whole = blocks < (now - first + 1) // steps

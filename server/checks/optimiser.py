@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from server.checks.base import CheckResult, Finding, answer, cannot
-from server.checks.measure import finite, level, moved, points
+from server.checks.measure import finite, finite_chain, level, moved, points
 from server.detectors.middle import median
 from server.detectors.spike import spikes
 from server.queries.view import RunView
@@ -19,30 +19,35 @@ _WATCHED = ("loss.", "grad.norm", "kl.", "entropy.", "ratio.", "reward.mean")
 def not_finite_at(view: RunView) -> list[tuple[str, int]]:
     """Metrics that are NaN or infinite at the judged step, each with the first step of the stretch."""
     key = ("not finite", view.attempt)
-    memo = view.data.memo
-    if key not in memo:
-        stretches: dict[int, list[tuple[str, int]]] = {}
-        for metric in view.data.metrics():
-            if metric.startswith(_WATCHED) and not metric.endswith("coef"):
-                chain = view.data.chain(metric, view.attempt)
-                first: int | None = None
-                for step, good in zip(chain.steps.tolist(), np.isfinite(chain.values).tolist(), strict=True):
-                    first = None if good else step if first is None else first
-                    if first is not None:
-                        stretches.setdefault(step, []).append((metric, first))
-        memo[key] = stretches
-    found: list[tuple[str, int]] = memo[key].get(view.step, [])
+    stretches: dict[int, list[tuple[str, int]]] | None = view.data.memo.get(key)
+    if stretches is None:
+        stretches = view.data.memo[key] = _stretches(view)
+    return stretches.get(view.step, [])
+
+
+def _stretches(view: RunView) -> dict[int, list[tuple[str, int]]]:
+    """By step of the whole chain: the watched metrics that are not finite there, each with the first step of its stretch."""
+    found: dict[int, list[tuple[str, int]]] = {}
+    for metric in view.data.metrics():
+        if metric.startswith(_WATCHED) and not metric.endswith("coef"):
+            chain = view.data.chain(metric, view.attempt)
+            before = first = -1
+            for at in np.flatnonzero(~np.isfinite(chain.values)).tolist():
+                first = first if at == before + 1 and before >= 0 else at
+                before = at
+                found.setdefault(int(chain.steps[at]), []).append((metric, int(chain.steps[first])))
     return found
 
 
 def spike_hits(view: RunView, metric: str, z: float, factor: float) -> NDArray[np.bool_]:
     """Which finite points of a metric since the planned event are spikes; of the whole chain, cut it at the judged step."""
     start = view.baseline_start
-    key = ("spikes", metric, view.attempt, start, z, factor)
-    if key not in view.data.memo:
-        view.data.memo[key] = spikes(finite(view.data.chain(metric, view.attempt).since(start)).values, z, factor)
-    hits: NDArray[np.bool_] = view.data.memo[key]
-    return hits
+    chain = finite_chain(view, metric, start)
+
+    def make(position: int) -> tuple[NDArray[np.bool_]]:
+        return (spikes(chain.values, z, factor, start=position),)
+
+    return view.data.grown(metric, view.attempt, ("spikes", start, z, factor), chain.steps, make)[0]
 
 
 def first_step(view: RunView) -> int:

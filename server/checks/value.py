@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from server.checks.base import CheckResult, Finding, answer, cannot
 from server.checks.measure import finite, level, mean_of, moved, reward_metric, shift
+from server.detectors.baseline import Floats
 from server.detectors.middle import median
 from server.queries.view import RunView
 
 EXPLAINED = "value.explained_var"
+
+
+def reached(values: Floats, held: int, level: float) -> list[bool]:
+    """For each whole block of `held` values whether the median of it or of one before lies above a level."""
+    blocks = len(values) // held
+    medians = np.sort(values[: blocks * held].reshape(blocks, held), axis=1)[:, held // 2]
+    found: list[bool] = np.logical_or.accumulate(medians > level).tolist()
+    return found
 
 
 def never_learnt(view: RunView, finding: Finding) -> CheckResult:

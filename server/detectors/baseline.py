@@ -46,21 +46,24 @@ def baseline(values: Floats, window: int = 50, gap: int = 5, fewest: int = 10, f
 
 
 def rolling(
-    values: Floats, window: int = 50, gap: int = 5, fewest: int = 10, floor: float = 0.05, least: float = 0.0
+    values: Floats, window: int = 50, gap: int = 5, fewest: int = 10, floor: float = 0.05, least: float = 0.0, *, start: int = 0
 ) -> tuple[Floats, Floats]:
-    """Baselines for every value at once: medians [n] and spreads [n], NaN where fewer than `fewest` points lie before.
+    """Baselines for every value from position `start` on: medians [n - start] and spreads, NaN where fewer than `fewest` points lie before.
 
     The value at a position uses nothing after it, so a prefix of the input gives a prefix of the answer.
     """
     n = len(values)
-    middle, spread = np.full(n, np.nan), np.full(n, np.nan)
-    for position in range(fewest + gap - 1, min(n, window + gap - 1)):
-        middle[position], spread[position] = median_spread(values[: position - gap + 1])
-    if n >= window + gap:
-        windows = sliding_window_view(values, window)[: n - window - gap + 1]
+    middle, spread = np.full(n - start, np.nan), np.full(n - start, np.nan)
+    whole = window + gap - 1
+    """First position whose window is complete."""
+    for position in range(max(start, fewest + gap - 1), min(n, whole)):
+        middle[position - start], spread[position - start] = median_spread(values[: position - gap + 1])
+    first = max(start, whole)
+    if n > first:
+        windows = sliding_window_view(values[first - whole :], window)[: n - first]
         medians = np.median(windows, axis=1)
-        middle[window + gap - 1 :] = medians
-        spread[window + gap - 1 :] = MADN * np.median(np.abs(windows - medians[:, None]), axis=1)
+        middle[first - start :] = medians
+        spread[first - start :] = MADN * np.median(np.abs(windows - medians[:, None]), axis=1)
     return middle, np.maximum(spread, np.maximum(floor * np.abs(middle), least))
 
 

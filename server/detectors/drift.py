@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 
 from server.detectors.baseline import Floats
 
@@ -20,6 +21,14 @@ def ewma(values: Floats, weight: float = 0.2) -> Floats:
 def ewma_limit(spread: float, width: float = 5.0, weight: float = 0.2) -> float:
     """Half-width of the band in which an EWMA of independent points stays: width * spread * sqrt(weight / (2 - weight))."""
     return float(width * spread * np.sqrt(weight / (2 - weight)))
+
+
+def best_so_far(values: Floats, window: int, rank: int) -> Floats:
+    """Highest value so far that all but `rank` of `window` neighbouring values reach, [n]; minus infinity before the first full window."""
+    best = np.full(len(values), -np.inf)
+    if len(values) >= window:
+        best[window - 1 :] = np.maximum.accumulate(np.sort(sliding_window_view(values, window), axis=1)[:, rank])
+    return best
 
 
 def page_hinkley(values: Floats, slack: float = 0.05) -> Floats:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from server.detectors.baseline import Floats
 
@@ -12,16 +13,30 @@ def beyond(values: Floats, limit: float, of: int) -> int:
     return int(np.count_nonzero(values[-of:] > limit))
 
 
-def since(values: Floats, limit: float, allowed: int = 1) -> int:
-    """Position of the first point of the newest stretch above the limit that `allowed` consecutive points may interrupt.
+_REACH = 64
 
-    The length of the series where the newest points are not above the limit.
+
+def since(values: Floats, limit: float, allowed: int = 1, *, below: bool = False) -> int:
+    """Position of the first point of the newest stretch above (or below) the limit that `allowed` consecutive points may interrupt.
+
+    The length of the series where the newest points are not beyond the limit. Looks back no further than the stretch needs.
     """
-    above = np.flatnonzero(values > limit)
-    if not len(above) or above[-1] < len(values) - 1 - allowed:
-        return len(values)
-    breaks = np.flatnonzero(np.diff(above) > allowed + 1)
-    return int(above[breaks[-1] + 1]) if len(breaks) else int(above[0])
+    n, reach = len(values), _REACH
+    if not _outside(values[-1 - allowed :], limit, below).any():
+        return n
+    while True:
+        start = max(0, n - reach)
+        outside = _outside(values[start:], limit, below).nonzero()[0]
+        breaks = (outside[1:] - outside[:-1] > allowed + 1).nonzero()[0]
+        if len(breaks):
+            return start + int(outside[breaks[-1] + 1])
+        if start == 0 or outside[0] > allowed:
+            return start + int(outside[0])
+        reach *= 8
+
+
+def _outside(values: Floats, limit: float, below: bool) -> NDArray[np.bool_]:
+    return values < limit if below else values > limit
 
 
 def share(values: Floats, limit: float) -> float:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import norm
+from scipy.special import ndtr
 
 from server.detectors.baseline import Floats
 from server.detectors.middle import median
@@ -39,23 +41,40 @@ def trend(steps: NDArray[np.int64], values: Floats) -> Trend:
     n = len(values)
     if n < 8:
         return NO_TREND
-    upper = np.triu_indices(n, 1)
-    rise = values[upper[1]] - values[upper[0]]
-    slope = median(rise / (steps[upper[1]] - steps[upper[0]]))
-    s = float(np.sign(rise).sum())
-    _, ties = np.unique(values, return_counts=True)
-    variance = (n * (n - 1) * (2 * n + 5) - float((ties * (ties - 1) * (2 * ties + 5)).sum())) / 18
+    first, second, apart = _pairs(n)
+    rise = values[second] - values[first]
+    even = int(steps[-1]) - int(steps[0]) == n - 1
+    slope = median(rise / (apart if even else steps[second] - steps[first]))
+    s = float(np.count_nonzero(rise > 0) - np.count_nonzero(rise < 0))
+    variance = (n * (n - 1) * (2 * n + 5) - _ties(values)) / 18
     if variance <= 0:
         return Trend(0.0, 1.0, slope, n)
     r = max(0.0, autocorrelation(values - slope * steps))
     inflated = variance * (1 + r) / max(1 - r, 0.02)
-    z = (s - np.sign(s)) / np.sqrt(inflated)
-    return Trend(s / (n * (n - 1) / 2), float(2 * norm.sf(abs(z))), slope, n)
+    z = (s - (s > 0) + (s < 0)) / math.sqrt(inflated)
+    return Trend(s / (n * (n - 1) / 2), float(2 * ndtr(-abs(z))), slope, n)
+
+
+@lru_cache(maxsize=MOST_POINTS)
+def _pairs(n: int) -> tuple[NDArray[np.int64], NDArray[np.int64], Floats]:
+    """Positions of the first and the second point of every pair, and their distance where no step is left out."""
+    first, second = np.triu_indices(n, 1)
+    return first, second, (second - first).astype(np.float64)
+
+
+def _ties(values: Floats) -> float:
+    """Sum over the values that occur t times of t (t - 1) (2 t + 5)."""
+    ordered = np.sort(values)
+    if not (ordered[1:] == ordered[:-1]).any():
+        return 0.0
+    _, times = np.unique(ordered, return_counts=True)
+    return float((times * (times - 1) * (2 * times + 5)).sum())
 
 
 def autocorrelation(values: Floats) -> float:
     """Lag-1 autocorrelation; 0 for values that are constant but for rounding."""
-    centred = values - values.mean()
-    power = float((centred**2).sum())
-    rounding = len(values) * (1e-12 * float(np.abs(values).max(initial=0.0))) ** 2
-    return float((centred[1:] * centred[:-1]).sum() / power) if power > rounding else 0.0
+    n = len(values)
+    centred = values - np.add.reduce(values) / n
+    power = float(np.add.reduce(centred * centred))
+    rounding = n * (1e-12 * float(np.maximum.reduce(np.abs(values), initial=0.0))) ** 2
+    return float(np.add.reduce(centred[1:] * centred[:-1]) / power) if power > rounding else 0.0

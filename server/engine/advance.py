@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
@@ -21,7 +21,7 @@ from server.engine.state import Case, RunState
 from server.engine.steps import START, Move, advance, not_judged, registered
 from server.notify.outbox import enqueue
 from server.queries.facts import add_facts
-from server.queries.progress import Stream, progress
+from server.queries.progress import Progress, Stream, progress
 from server.queries.run_data import open_run, refresh
 from server.queries.runs import run_summary
 from server.queries.view import Position, RunData, RunFacts
@@ -48,8 +48,10 @@ class _Memory:
     state: RunState
     stored: Position | None
     """How far the control store has it."""
-    rows: Mapping[Position, int] = field(default_factory=dict)
-    """Rows at each place when the data was last read."""
+    seen: Progress | None = None
+    """What was stored at the last look."""
+    unread: Position | None = None
+    """First place with rows that the data lacks."""
     intervals: dict[str, float] = field(default_factory=dict)
     updated: dict[str, float] = field(default_factory=dict)
     behind: bool = False
@@ -111,12 +113,13 @@ class Engine:
         if memory is None:
             return []
         now = self._clock()
-        found = progress(self._store, run_id)
+        found = memory.seen = progress(self._store, run_id, memory.seen)
+        memory.unread = min((place for place in (memory.unread, found.earliest) if place is not None), default=None)
         self._notice(memory, found.streams)
-        self._arrivals(memory, found.rows, now)
+        self._arrivals(memory, found, now)
         judged = memory.state.judged or START
         ready, memory.behind = START, False
-        for count, place in enumerate(sorted(place for place in found.rows if place > judged)):
+        for count, place in enumerate(found.behind(judged)):
             if count == most:
                 memory.behind = True
                 break
@@ -125,7 +128,7 @@ class Engine:
             ready = place
         if ready <= judged:
             return self._still(memory, run_id, now)
-        self._read(memory, found.rows)
+        self._read(memory)
         went = [Move(case, False, False, True) for case in goes_on(memory.state, memory.data)]
         moves = [*went, *advance(memory.state, memory.data, judged, ready, self._rules)]
         if memory.state.judged == memory.stored:
@@ -163,11 +166,11 @@ class Engine:
                 known = memory.intervals.get(stream.name)
                 memory.intervals[stream.name] = passed if known is None else 0.8 * known + 0.2 * passed
 
-    def _arrivals(self, memory: _Memory, rows: Mapping[Position, int], now: float) -> None:
-        new = [place for place in rows if place > memory.newest]
+    def _arrivals(self, memory: _Memory, found: Progress, now: float) -> None:
+        new = found.behind(memory.newest)
         if new:
             memory.rhythm.arrived(len(new), now)
-            memory.newest = max(new)
+            memory.newest = new[-1]
 
     def _still(self, memory: _Memory, run_id: str, now: float) -> list[IncidentChange]:
         """Nothing new to judge: whether the run stands still."""
@@ -184,14 +187,12 @@ class Engine:
             return False
         return stream.expects(place) or (stream.newest == place and now - stream.updated < SETTLE_SECONDS)
 
-    def _read(self, memory: _Memory, rows: Mapping[Position, int]) -> None:
+    def _read(self, memory: _Memory) -> None:
         """Brings the data in memory up to what is stored, from the earliest place on that has new rows."""
-        changed = [place for place, count in rows.items() if memory.rows.get(place) != count]
-        first = min(changed, default=None)
-        memory.rows = rows
-        if first is None:
+        if memory.unread is None:
             return
-        after = (first[0], first[1] - 1)
+        after = (memory.unread[0], memory.unread[1] - 1)
+        memory.unread = None
         refresh(memory.data, after)
         add_facts(memory.data, after)
 

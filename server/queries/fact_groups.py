@@ -19,8 +19,9 @@ _NOTHING = 0.02
 # The reward's range is that of the run so far, in the order in which a live run meets its steps.
 _QUERY = f"""
 WITH range AS (
-    SELECT attempt, step, min(min(reward)) OVER so_far AS lowest, max(max(reward)) OVER so_far AS highest
-    FROM trajectory t WHERE t.run_id = $run AND coalesce(t.split, 'train') = 'train' AND reward IS NOT NULL
+    SELECT attempt, step, least($lowest::DOUBLE, min(min(reward)) OVER so_far) AS lowest,
+           greatest($highest::DOUBLE, max(max(reward)) OVER so_far) AS highest
+    FROM trajectory t WHERE {TRAINING} AND reward IS NOT NULL
     GROUP BY attempt, step WINDOW so_far AS (ORDER BY attempt, step)),
 t AS (
     SELECT t.attempt, t.step, group_id, reward, advantage, response_tokens AS tokens, hash(response) AS response_hash,
@@ -43,7 +44,7 @@ FROM t GROUP BY attempt, step, group_id ORDER BY attempt, step, group_id"""
 
 def group_facts(data: RunData, after: Position | None) -> FactSeries:
     """Facts of groups, reduced to steps; absent without group ids."""
-    groups = data.store.columns(_QUERY, parameters(data, after))
+    groups = data.store.columns(_QUERY, {**parameters(data, after), **_range_before(data, after)})
     if not len(groups["step"]):
         return {}
     index = StepIndex(groups["attempt"], groups["step"])
@@ -59,6 +60,14 @@ def group_facts(data: RunData, after: Position | None) -> FactSeries:
         **_advantages(data, groups, index, size),
     }
     return index.series(result) | _reversed_by_task(groups)
+
+
+def _range_before(data: RunData, after: Position | None) -> dict[str, float | None]:
+    """Lowest and highest reward up to a place, of the facts of trajectories, which are derived before those of groups."""
+    return {
+        "lowest": data.extreme("fact.reward.min", after, np.min) if after is not None else None,
+        "highest": data.extreme("fact.reward.max", after, np.max) if after is not None else None,
+    }
 
 
 def _rewards(groups: Columns, index: StepIndex, size: Floats) -> dict[str, Floats]:

@@ -16,8 +16,12 @@ Ints: TypeAlias = NDArray[np.int64]
 FactSeries: TypeAlias = dict[str, tuple[Ints, Ints, Floats]]
 """Attempts, steps and values by fact id."""
 
-TRAINING = "t.run_id = $run AND coalesce(t.split, 'train') = 'train' AND (t.attempt, t.step) > ($attempt, $step)"
-"""The rows that count: training trajectories behind a place."""
+TRAINING = (
+    "t.run_id = $run AND coalesce(t.split, 'train') = 'train' AND (t.attempt, t.step) > ($attempt, $step) "
+    "AND t.attempt >= $attempt AND t.step >= $first_step"
+)
+"""The rows that count: training trajectories behind a place. What follows from the place is said column by column too, so that
+the database leaves out blocks of older rows unread."""
 
 _BEFORE_ALL = -(2**62)
 
@@ -25,7 +29,8 @@ _BEFORE_ALL = -(2**62)
 def parameters(data: RunData, after: Position | None) -> dict[str, object]:
     """Values for the placeholders of TRAINING."""
     attempt, step = after if after is not None else (-1, _BEFORE_ALL)
-    return {"run": data.run.run_id, "attempt": attempt, "step": step}
+    newest = attempt >= max(data.attempt_starts, default=0)  # a later attempt begins at an earlier step
+    return {"run": data.run.run_id, "attempt": attempt, "step": step, "first_step": step + 1 if newest else _BEFORE_ALL}
 
 
 def as_series(columns: Columns, names: Iterable[str]) -> FactSeries:

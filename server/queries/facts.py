@@ -17,6 +17,8 @@ FACTS: dict[str, str] = {
     "fact.n": "trajectories of the step",
     "fact.reward.mean": "mean reward of the trajectories",
     "fact.reward.std": "standard deviation of their rewards",
+    "fact.reward.min": "lowest reward of the step",
+    "fact.reward.max": "highest reward of the step",
     "fact.reward.distinct": "number of different rewards in the step",
     "fact.reward.truncated.mean": "mean reward of responses cut by the token budget",
     "fact.reward.terminated.mean": "mean reward of responses that ended by themselves",

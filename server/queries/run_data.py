@@ -44,24 +44,48 @@ def refresh(data: RunData, after: Position | None = None) -> None:
     averaged.
     """
     store, run_id = data.store, data.run.run_id
+    before = data.run, data.events, data.attempt_starts
     data.run = _facts(store, run_id)
     data.events = tuple(
         Event(*row) for row in store.rows("SELECT attempt, step, kind, text FROM event WHERE run_id = ? ORDER BY attempt, step", [run_id])
     )
-    data.attempt_starts = dict(
-        store.rows(
-            """SELECT attempt, min(step) FROM (
-                   SELECT attempt, step FROM point JOIN series USING (series_id) WHERE run_id = $run
-                   UNION ALL SELECT attempt, step FROM trajectory WHERE run_id = $run) GROUP BY attempt ORDER BY attempt""",
-            {"run": run_id},
-        )
-    )
-    data.forget()
+    data.attempt_starts = _attempt_starts(data, after)
+    if (data.run, data.events, data.attempt_starts) != before:
+        data.forget()
     for metric, attempts, steps, values in _series(store, run_id, after):
         data.add(metric, attempts, steps, values, after=after)
     times = _times(store, run_id, after)
     if len(times["step"]):
         data.add("fact.wall_time", times["attempt"], times["step"], times["wall_time"], after=after)
+
+
+_BEFORE_ALL = -(2**62)
+
+
+def _place(run_id: str, after: Position | None) -> dict[str, object]:
+    attempt, step = after if after is not None else (-1, _BEFORE_ALL)
+    return {"run": run_id, "attempt": attempt, "step": step}
+
+
+def _behind(columns: str, table: str) -> str:
+    """SQL for rows of a table behind a place, in two parts, so that the database leaves out blocks of older rows unread."""
+    parts = ("attempt = $attempt AND step > $step", "attempt > $attempt")
+    return " UNION ALL ".join(f"SELECT {columns} FROM {table} WHERE {part}" for part in parts)
+
+
+def _attempt_starts(data: RunData, after: Position | None) -> dict[int, int]:
+    """First step of each attempt; with `after`, rows up to that place are known already."""
+    found = data.store.rows(
+        f"""SELECT attempt, min(step) FROM (
+                SELECT attempt, step FROM ({_behind("series_id, attempt, step", "point")}) JOIN series USING (series_id) WHERE run_id = $run
+                UNION ALL SELECT attempt, step FROM ({_behind("run_id, attempt, step", "trajectory")}) WHERE run_id = $run)
+            GROUP BY attempt""",
+        _place(data.run.run_id, after),
+    )
+    starts = dict(data.attempt_starts) if after is not None else {}
+    for attempt, first in found:
+        starts[attempt] = min(first, starts.get(attempt, first))
+    return dict(sorted(starts.items()))
 
 
 def _facts(store: Store, run_id: str) -> RunFacts:
@@ -73,30 +97,23 @@ def _facts(store: Store, run_id: str) -> RunFacts:
     return RunFacts(rid, project, name, framework, version, canonical(raw_config, framework), raw_config)
 
 
-def _behind(run_id: str, after: Position | None) -> tuple[str, dict[str, object]]:
-    if after is None:
-        return "TRUE", {"run": run_id}
-    return "(attempt > $attempt OR (attempt = $attempt AND step > $step))", {"run": run_id, "attempt": after[0], "step": after[1]}
-
-
 def _times(store: Store, run_id: str, after: Position | None) -> Columns:
-    behind, parameters = _behind(run_id, after)
     return store.columns(
-        f"""SELECT attempt, step, max(wall_time) AS wall_time FROM point JOIN series USING (series_id)
-            WHERE run_id = $run AND wall_time IS NOT NULL AND {behind} GROUP BY ALL ORDER BY attempt, step""",
-        parameters,
+        f"""SELECT attempt, step, max(wall_time) AS wall_time
+            FROM ({_behind("series_id, attempt, step, wall_time", "point")}) JOIN series USING (series_id)
+            WHERE run_id = $run AND wall_time IS NOT NULL GROUP BY ALL ORDER BY attempt, step""",
+        _place(run_id, after),
     )
 
 
 def _series(store: Store, run_id: str, after: Position | None) -> Iterator[tuple[str, NDArray[Any], NDArray[Any], NDArray[Any]]]:
-    behind, parameters = _behind(run_id, after)
     columns = store.columns(
         f"""SELECT id, transform, attempt, step, value FROM (
                 SELECT coalesce(metric, source_key) AS id, transform, source_key, attempt, step, avg(value) AS value
-                FROM point JOIN series USING (series_id) WHERE run_id = $run AND {behind} GROUP BY ALL)
+                FROM ({_behind("*", "point")}) JOIN series USING (series_id) WHERE run_id = $run GROUP BY ALL)
             QUALIFY row_number() OVER (PARTITION BY id, attempt, step ORDER BY source_key) = 1
             ORDER BY id, attempt, step""",
-        parameters,
+        _place(run_id, after),
     )
     ids = columns["id"].astype(str)
     edges = [0, *(np.flatnonzero(ids[1:] != ids[:-1]) + 1).tolist(), ids.size] if ids.size else []

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ingest.schema.records import Json
 from ingest.store.connection import Columns, Store
+from server.queries.placed import Placed, Position, Steps, Values
 
-Steps = NDArray[np.int64]
-Values = NDArray[np.float64]
-Position: TypeAlias = tuple[int, int]
-"""(attempt, step): how far a run has come. A later attempt lies behind every step of an earlier one."""
+__all__ = ["EMPTY", "PLANNED", "Event", "Position", "RunData", "RunFacts", "RunView", "Series", "Steps", "Values"]
 
 PLANNED = frozenset({"resume", "restart", "curriculum", "config", "config_change", "data", "data_mix", "stage", "reward", "epoch"})
 """Kinds of events that a person intended and that change what is normal (symptoms 0.3)."""
@@ -36,7 +34,7 @@ class Series(NamedTuple):
 
     def since(self, step: int) -> Series:
         """Points from `step` on."""
-        first = int(np.searchsorted(self.steps, step))
+        first = int(self.steps.searchsorted(step))
         return Series(self.steps[first:], self.values[first:])
 
     def __len__(self) -> int:  # a NamedTuple's own length is 2
@@ -75,24 +73,6 @@ class RunFacts:
 
 
 @dataclass
-class _Raw:
-    attempts: NDArray[np.int32]
-    steps: Steps
-    values: Values
-
-    def up_to(self, place: Position) -> _Raw:
-        keep = (self.attempts < place[0]) | ((self.attempts == place[0]) & (self.steps <= place[1]))
-        return _Raw(self.attempts[keep], self.steps[keep], self.values[keep])
-
-    def joined(self, other: _Raw) -> _Raw:
-        return _Raw(
-            np.concatenate((self.attempts, other.attempts)),
-            np.concatenate((self.steps, other.steps)),
-            np.concatenate((self.values, other.values)),
-        )
-
-
-@dataclass
 class RunData:
     """Every metric of a run in memory, and its facts derived from trajectories; made once, seen through RunViews.
 
@@ -109,27 +89,58 @@ class RunData:
     memo: dict[object, Any] = field(default_factory=dict)
     """For results that cost much and are asked for often, such as a detector's causal array over a whole chain; the key
     names the metric and the attempt. Emptied whenever rows are added, so it may be used without care."""
-    _raw: dict[str, _Raw] = field(default_factory=dict)
-    _chains: dict[tuple[str, int], Series] = field(default_factory=dict)
-    _scratch: tuple[Position, dict[object, Any]] = ((0, 0), {})
+    _raw: dict[str, Placed] = field(default_factory=dict)
+    _chains: dict[str, dict[int, Series]] = field(default_factory=dict)
+    _grown: dict[str, dict[tuple[int, object], tuple[Steps, tuple[NDArray[Any], ...]]]] = field(default_factory=dict)
+    _scratch: tuple[Position, dict[object, Any]] = field(default_factory=lambda: ((0, 0), {}))
     _names: list[str] | None = None
-    _planned: dict[int, list[Event]] = field(default_factory=dict)
+    _planned: dict[int, tuple[list[int], list[Event]]] = field(default_factory=dict)
 
     def add(
         self, metric: str, attempts: Iterable[int], steps: Iterable[int], values: Iterable[float], *, after: Position | None = None
     ) -> None:
         """Adds a series, sorted by (attempt, step). It replaces what was there, with `after` only what lies behind that place."""
         a, s, v = (np.asarray(list(x) if not isinstance(x, np.ndarray) else x) for x in (attempts, steps, values))
-        raw = _Raw(a.astype(np.int32), s.astype(np.int64), v.astype(np.float64))
-        before = self._raw.get(metric)
-        if after is not None and before is not None:
-            raw = before.up_to(after).joined(raw)
-        order = np.lexsort((raw.steps, raw.attempts))
-        self._raw[metric] = _Raw(raw.attempts[order], raw.steps[order], raw.values[order])
-        self._chains = {key: chain for key, chain in self._chains.items() if key[0] != metric}
-        self._names = None
-        self._scratch = ((0, 0), {})
+        points = a.astype(np.int32), s.astype(np.int64), v.astype(np.float64)
+        known = self._raw.get(metric)
+        if known is None or after is None:
+            self._raw[metric] = Placed(*points)
+            self._grown.pop(metric, None)
+            self._names = self._names if known is not None else None
+        else:
+            known.replace_behind(after, *points)
+            self._cut(metric, after)
+        self._chains.pop(metric, None)
+        self._scratch[1].clear()
         self.memo.clear()
+
+    def grown(
+        self, metric: str, attempt: int, what: object, steps: Steps, make: Callable[[int], tuple[NDArray[Any], ...]]
+    ) -> tuple[NDArray[Any], ...]:
+        """Causal arrays over points of a chain, one value a point, that are too dear to be made anew for each live step.
+
+        They outlive rows that are added behind their points, unlike `memo`; make(position) gives the values of the points
+        from that position on. what: names the arrays and all that they depend on besides the chain; steps: of the points.
+        """
+        kept = self._grown.setdefault(metric, {})
+        known = kept.get((attempt, what))
+        if known is None:
+            arrays = make(0)
+        elif len(known[0]) == len(steps):
+            return known[1]
+        else:
+            arrays = tuple(np.concatenate(pair) for pair in zip(known[1], make(len(known[0])), strict=True))
+        kept[attempt, what] = (steps, arrays)
+        return arrays
+
+    def _cut(self, metric: str, after: Position) -> None:
+        """Takes from grown arrays what belongs to points that were replaced."""
+        kept = self._grown.get(metric, {})
+        for key in [key for key in kept if key[0] >= after[0]]:
+            steps, arrays = kept.pop(key)
+            if key[0] == after[0]:
+                end = int(steps.searchsorted(after[1], "right"))
+                kept[key] = (steps[:end], tuple(values[:end] for values in arrays))
 
     def metrics(self) -> list[str]:
         """Ids of all series, facts included."""
@@ -140,17 +151,19 @@ class RunData:
     def forget(self) -> None:
         """Drops everything derived, after events, attempts or configuration changed."""
         self._chains.clear()
+        self._grown.clear()
         self._planned.clear()
-        self._scratch = ((0, 0), {})
+        self._scratch[1].clear()
         self.memo.clear()
 
     def planned(self, attempt: int, step: int) -> Event | None:
         """The newest planned event that the attempt knows of at the step; see RunView.planned."""
-        if attempt not in self._planned:
-            self._planned[attempt] = sorted(self._planned_of(attempt), key=lambda e: (e.step, e.attempt))
-        found = self._planned[attempt]
-        position = bisect_right(found, step, key=lambda e: e.step)
-        return found[position - 1] if position else None
+        known = self._planned.get(attempt)
+        if known is None:
+            found = sorted(self._planned_of(attempt), key=lambda e: (e.step, e.attempt))
+            known = self._planned[attempt] = ([event.step for event in found], found)
+        position = bisect_right(known[0], step)
+        return known[1][position - 1] if position else None
 
     def _planned_of(self, attempt: int) -> Iterator[Event]:
         for event in self.events:
@@ -164,7 +177,7 @@ class RunData:
                 yield Event(later, start, "resume", f"attempt {later} starts at step {start}")
 
     def scratch(self, place: Position) -> dict[object, Any]:
-        """See RunView.scratch; only the newest place's is kept."""
+        """See RunView.scratch; only the newest place's is kept here."""
         if self._scratch[0] != place:
             self._scratch = (place, {})
         return self._scratch[1]
@@ -180,28 +193,48 @@ class RunData:
 
     def chain(self, metric: str, attempt: int) -> Series:
         """The series as seen from an attempt: earlier attempts up to where a later one took over."""
-        key = (metric, attempt)
-        if key not in self._chains:
-            self._chains[key] = self._make_chain(metric, attempt)
-        return self._chains[key]
+        known = self._chains.get(metric)
+        if known is None:
+            known = self._chains[metric] = {}
+        found = known.get(attempt)
+        if found is None:
+            found = known[attempt] = self._make_chain(metric, attempt)
+        return found
 
     def _make_chain(self, metric: str, attempt: int) -> Series:
         raw = self._raw.get(metric)
-        if raw is None:
+        if raw is None or not len(raw):
             return EMPTY
-        keep = raw.attempts <= attempt
+        attempts, steps, values = raw.attempts, raw.steps, raw.values
+        own = int(attempts[0])
+        if own == attempts[-1] and own <= attempt and not any(own < later <= attempt for later in self.attempt_starts):
+            return Series(steps, values)
+        keep = attempts <= attempt
         for later, start in self.attempt_starts.items():
             if later <= attempt:
-                keep &= (raw.attempts >= later) | (raw.steps < start)
-        order = np.argsort(raw.steps[keep], kind="stable")
-        return Series(raw.steps[keep][order], raw.values[keep][order])
+                keep &= (attempts >= later) | (steps < start)
+        order = np.argsort(steps[keep], kind="stable")
+        return Series(steps[keep][order], values[keep][order])
+
+    def extreme(self, metric: str, place: Position, pick: Callable[[Values], np.float64]) -> float | None:
+        """The lowest or highest finite value up to a place, over all attempts; None without any."""
+        raw = self._raw.get(metric)
+        values = raw.values[: raw.behind(place)] if raw is not None else np.empty(0)
+        values = values[np.isfinite(values)]
+        return float(pick(values)) if len(values) else None
 
     def judge_order(self, after: Position | None = None) -> list[Position]:
         """Every (attempt, step) that has a metric or fact, in the order in which a live run meets them; after: the rest."""
         pairs: set[Position] = set()
+        seen: set[tuple[bytes, bytes]] = set()  # most series have the same places
         for raw in self._raw.values():
-            pairs.update(zip(raw.attempts.tolist(), raw.steps.tolist(), strict=True))
-        return sorted(pair for pair in pairs if after is None or pair > after)
+            first = 0 if after is None else raw.behind(after)
+            attempts, steps = raw.attempts[first:], raw.steps[first:]
+            places = attempts.tobytes(), steps.tobytes()
+            if places not in seen:
+                seen.add(places)
+                pairs.update(zip(attempts.tolist(), steps.tolist(), strict=True))
+        return sorted(pairs)
 
 
 @dataclass(frozen=True)
@@ -213,6 +246,12 @@ class RunView:
     step: int
     params: Mapping[str, float] = field(default_factory=dict)
     """Values of the rule's parameters in force, by name."""
+    scratch: dict[object, Any] = field(init=False, repr=False, compare=False)
+    """What was worked out about this very step, shared by all rules that look at it and gone with the next step. A view is
+    of the rows that were there when it was made."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "scratch", self.data.scratch((self.attempt, self.step)))
 
     @property
     def run(self) -> RunFacts:
@@ -237,7 +276,11 @@ class RunView:
 
     def has(self, *metrics: str) -> bool:
         """True if any of the metrics has a point up to the step."""
-        return any(len(self.series(metric)) for metric in metrics)
+        for metric in metrics:
+            steps = self.data.chain(metric, self.attempt).steps
+            if steps.size and steps[0] <= self.step:
+                return True
+        return False
 
     def series(self, metric: str) -> Series:
         """A metric's or fact's points up to the step (all of them; use .tail for a window)."""
@@ -245,7 +288,7 @@ class RunView:
         found: Series | None = scratch.get(key)
         if found is None:
             chain = self.data.chain(metric, self.attempt)
-            end = int(np.searchsorted(chain.steps, self.step, side="right"))
+            end = int(chain.steps.searchsorted(self.step, "right"))
             found = scratch[key] = Series(chain.steps[:end], chain.values[:end])
         return found
 
@@ -254,11 +297,6 @@ class RunView:
         """The run to compare with, seen at the same step in its newest attempt; None: none was chosen."""
         other = self.data.second
         return None if other is None else RunView(other, max(other.attempt_starts, default=1), self.step, self.params)
-
-    @property
-    def scratch(self) -> dict[object, Any]:
-        """What was worked out about this very step, shared by all rules that look at it and gone with the next step."""
-        return self.data.scratch((self.attempt, self.step))
 
     def first_of(self, *metrics: str) -> tuple[str, Series] | None:
         """The first of the metrics that has points, with its series."""
@@ -270,7 +308,11 @@ class RunView:
 
     def matching(self, prefix: str, suffix: str = "") -> list[str]:
         """Ids of series that begin and end so and have a point up to the step."""
-        return [m for m in self.data.metrics() if m.startswith(prefix) and m.endswith(suffix) and self.has(m)]
+        key = ("matching", prefix, suffix)
+        names: list[str] | None = self.data.memo.get(key)
+        if names is None:
+            names = self.data.memo[key] = [m for m in self.data.metrics() if m.startswith(prefix) and m.endswith(suffix)]
+        return [m for m in names if self.has(m)]
 
     def events(self, since: int = _BEFORE_ALL) -> list[Event]:
         """Events at or after `since` that this attempt knows of, up to the step."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import server.checks.integrity as integrity
-from server.checks.measure import beyond_for, finding, finite, fresh, level, mean_of, points
+from server.checks.measure import beyond_for, finding, fresh, history, level, mean_of, points
 from server.queries.view import RunView
 from server.rules.base import Finding, Hypothesis, Param, Status, hypothesis
 from server.symptoms import SYMPTOMS
@@ -145,7 +145,7 @@ class AdvantageOrMaskFault:
         known = integrity.centred_in_groups(view)
         if known is not None:
             return known
-        series = finite(view.series("fact.advantage.off_frac"))
+        series = history(view, "fact.advantage.off_frac")
         earlier = series.values[: int(view.params["history"])]
         return len(series) > view.params["history"] and bool((earlier < 1e-9).all())
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import server.checks.value as value
-from server.checks.measure import below_for, finding, finite, fresh, level, points, reward_metric, warmed_up, window
+from server.checks.measure import below_for, finding, finite_chain, fresh, history, level, points, reward_metric, warmed_up, window
 from server.queries.view import RunView
 from server.rules.base import Finding, Hypothesis, Param, Severity, Status, hypothesis
 from server.symptoms import SYMPTOMS
@@ -90,8 +90,13 @@ class CriticUnreliable:
 
     def _had(self, view: RunView, series: object, held: int) -> bool:
         """Whether the median of as many points was ever above what counts as good."""
-        values = finite(view.series(value.EXPLAINED)).values
-        return any(sorted(values[i : i + held].tolist())[held // 2] > view.params["was"] for i in range(0, len(values) - held, held))
+        whole = history(view, value.EXPLAINED)
+        blocks = len(range(0, len(whole) - held, held))
+        key = ("critic had", view.attempt, held, view.params["was"])
+        reached: list[bool] | None = view.data.memo.get(key)
+        if reached is None:
+            reached = view.data.memo[key] = value.reached(finite_chain(view, value.EXPLAINED, None).values, held, view.params["was"])
+        return blocks > 0 and reached[blocks - 1]
 
     def _bias(self, view: RunView) -> Sequence[Finding]:
         reward = reward_metric(view)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import server.checks.distribution as distribution
-from server.checks.measure import below_for, finding, finite, fresh, mean_of, points, window
+from server.checks.measure import below_for, finding, fresh, history, mean_of, points, window
 from server.detectors.level import beyond
 from server.queries.view import RunView
 from server.rules.base import Finding, Hypothesis, Param, Severity, Status, hypothesis
@@ -66,7 +66,7 @@ class EntropyCollapse:
         """Low entropy that held, graded by diversity and coverage."""
         p = view.params
         metric = next(m for m in self.needs[0] if view.has(m))
-        whole, series = finite(view.series(metric)), points(view, metric)
+        whole, series = history(view, metric), points(view, metric)
         if len(whole) < 20 or not fresh(view, series):
             return ()
         start = sorted(whole.values[4:20].tolist())[8]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import server.checks.distribution as distribution
-from server.checks.measure import beyond_for, finding, finite, mean_of, points, reward_metric, reward_range
+from server.checks.measure import beyond_for, finding, history, mean_of, points, reward_metric, reward_range
 from server.queries.view import RunView
 from server.rules.base import Finding, Hypothesis, Param, Severity, Status, hypothesis
 from server.symptoms import SYMPTOMS
@@ -96,7 +96,7 @@ class NearIdenticalResponses:
         metric = reward_metric(view)
         if metric is None:
             return False
-        values = finite(view.series(metric)).values
+        values = history(view, metric).values
         low, high = reward_range(view)
         return len(values) >= 20 and float(values[-10:].mean()) > float(values[:10].mean()) + 0.05 * (high - low)
 

@@ -3,16 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import server.checks.reward as reward
-from server.checks.measure import block_means, finding, fresh, points, reward_metric, reward_range
+from server.checks.measure import block_chain, finding, fresh, points, reward_metric, reward_range
 from server.detectors.baseline import Floats, baseline
-from server.detectors.drift import ewma, ewma_limit, page_hinkley
-from server.queries.view import RunView
+from server.detectors.drift import best_so_far, ewma, ewma_limit, page_hinkley
+from server.queries.view import RunView, Series
 from server.rules.base import Finding, Hypothesis, Param, Severity, Status, hypothesis
 from server.symptoms import SYMPTOMS
 
 _FEWEST_MEANS = 6
+
+
+class _Course(NamedTuple):
+    """The means over a whole chain in the reward's range, and what detectors make of them; all [n] and causal."""
+
+    means: Series
+    low: float
+    high: float
+    scaled: Floats
+    best: Floats
+    statistic: Floats
+    smooth: Floats
 
 
 class RewardDrop:
@@ -68,18 +81,19 @@ class RewardDrop:
         series = points(view, metric) if metric else None
         if metric is None or series is None or not fresh(view, series):
             return ()
-        steps, values = block_means(series, int(p["mean_steps"]), view.step)
-        if len(values) < _FEWEST_MEANS:
+        means, n = block_chain(view, metric, int(p["mean_steps"]))
+        if n < _FEWEST_MEANS:
             return ()
         low, high = reward_range(view)
-        scaled = (values - low) / (high - low)
-        best = max(sorted(scaled[i : i + 6].tolist())[3] for i in range(len(scaled) - 5))
-        now = float(scaled[-2:].max())
-        statistic = page_hinkley(scaled, p["slack"])
+        course = self._course(view, metric, means, low, high)
+        best, now = float(course.best[n - 1]), max(course.scaled[n - 2 : n].tolist())
+        statistic = course.statistic[:n]
         severity: Severity | None = None
         if now < best - p["now_below"] and statistic[-1] > p["alarm"]:
             severity = "warn"
-        elif self._below_band(view, scaled, best):
+        elif float(course.scaled[n - 1]) <= best - p["now_below"] and self._below_band(
+            view, course.scaled[:n], float(course.smooth[n - 1])
+        ):
             severity = "watch"
         if now < p["of_best"] * best and (severity == "warn" or best > 0.2):
             severity = "critical"
@@ -88,15 +102,26 @@ class RewardDrop:
         start = len(statistic) - 1
         while start > 0 and statistic[start - 1] > 0:
             start -= 1
-        onset = int(steps[start])
+        onset = int(means.steps[start])
         highest = low + best * (high - low)
-        summary = f"{metric} is {values[-1]:.3g} over {p['mean_steps']:g} steps, {highest:.3g} at its best; falling since step {onset}"
+        summary = (
+            f"{metric} is {means.values[n - 1]:.3g} over {p['mean_steps']:g} steps, {highest:.3g} at its best; falling since step {onset}"
+        )
         names = ("eval.heldout.score", "entropy.mean", "length.response.mean", "grad.norm")
         return (finding(view, self.name, severity, onset, summary, metric, *names),)
 
-    def _below_band(self, view: RunView, scaled: Floats, best: float) -> bool:
+    def _course(self, view: RunView, metric: str, means: Series, low: float, high: float) -> _Course:
+        """Made once for a whole chain, and anew where the reward's range has changed."""
+        p = view.params
+        key = ("reward course", metric, view.attempt, view.baseline_start, p["slack"], p["ewma_weight"])
+        found: _Course | None = view.data.memo.get(key)
+        if found is None or found.means is not means or (found.low, found.high) != (low, high):
+            scaled = (means.values - low) / (high - low)
+            statistic, smooth = page_hinkley(scaled, p["slack"]), ewma(scaled, p["ewma_weight"])
+            found = view.data.memo[key] = _Course(means, low, high, scaled, best_so_far(scaled, 6, 3), statistic, smooth)
+        return found
+
+    def _below_band(self, view: RunView, scaled: Floats, smooth: float) -> bool:
         p = view.params
         base = baseline(scaled, 12, 2, fewest=6, least=0.02)
-        if base is None or float(scaled[-1]) > best - p["now_below"]:
-            return False
-        return float(ewma(scaled, p["ewma_weight"])[-1]) < base.median - ewma_limit(base.spread, p["ewma_width"], p["ewma_weight"])
+        return base is not None and smooth < base.median - ewma_limit(base.spread, p["ewma_width"], p["ewma_weight"])

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import server.checks.reward as reward
 from server.checks.distribution import eval_metric
-from server.checks.measure import finding, finite, fresh, level, noise, points, reward_metric, reward_range, shift, window
+from server.checks.measure import finding, fresh, history, level, noise, points, reward_metric, reward_range, shift, window
 from server.detectors.trend import trend
 from server.queries.view import RunView, Series
 from server.rules.base import Finding, Hypothesis, Param, Severity, Status, hypothesis
@@ -93,10 +93,10 @@ class RewardFlat:
 
     def _settled(self, view: RunView, metric: str, series: Series, high: bool) -> bool:
         """Solved, risen before, or the evaluation still rises: a plateau and no fault."""
-        first = int(finite(view.series(metric)).steps[0])
+        first = int(history(view, metric).steps[0])
         span = max(10, (view.step - first) // 6)
         for name in (metric, eval_metric(view)):
-            whole = finite(view.series(name)) if name else None
+            whole = history(view, name) if name else None
             if name and whole is not None and len(whole) >= 8:
                 found = shift(view, name, (first, first + span), (view.step - span, view.step))
                 if found is not None and found.z > 3 and found.change > 0.02:
@@ -119,7 +119,7 @@ class RewardFlat:
             enough = view.step - first >= max(p["planned_share"] * float(planned), p["warn_points"])
         if not enough:
             return "watch"
-        if trend(series.steps, series.values).p <= p["p"] or self._rose_and_fell(view, series):
+        if self._rose_and_fell(view, series) or trend(series.steps, series.values).p <= p["p"]:
             return "watch"
         zero = points(view, "group.zero_std_frac").tail(10)
         dead = len(zero) == 10 and float(zero.values.min()) > p["zero"] and (level(view, "group.zero_std_frac") is not None)

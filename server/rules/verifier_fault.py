@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import server.checks.verifier as verifier
-from server.checks.measure import beyond_for, finding, finite, fresh, mean_of, moved, points, reward_metric, reward_range
+from server.checks.measure import beyond_for, finding, fresh, history, mean_of, moved, points, reward_metric, reward_range
 from server.queries.view import RunView
 from server.rules.base import Finding, Hypothesis, Param, Severity, Status, hypothesis
 from server.symptoms import SYMPTOMS
@@ -95,7 +95,7 @@ class VerifierFault:
 
     def _constant(self, view: RunView) -> Finding | None:
         metric = "reward.std" if view.has("reward.std") else "fact.reward.std"
-        series, p = finite(view.series(metric)), view.params
+        series, p = history(view, metric), view.params
         if not fresh(view, series):
             return None
         stretch = len(series) - 1

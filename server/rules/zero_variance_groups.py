@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import server.checks.groups as groups
 from server.checks.engine import reward_trend
-from server.checks.measure import beyond_for, finding, finite, fresh, points, reward_metric, reward_range, window
+from server.checks.measure import beyond_for, finding, fresh, history, points, reward_metric, reward_range, window
 from server.queries.view import RunView
 from server.rules.base import Finding, Hypothesis, Param, Severity, Status, hypothesis
 from server.symptoms import SYMPTOMS
@@ -90,5 +90,5 @@ class ZeroVarianceGroups:
     def _at_minimum(self, view: RunView) -> bool:
         metric = reward_metric(view)
         low, high = reward_range(view)
-        series = finite(view.series(metric)).tail(10) if metric else None
+        series = history(view, metric).tail(10) if metric else None
         return series is not None and len(series) > 0 and float(series.values.max()) < low + view.params["minimum"] * (high - low)
