@@ -22,11 +22,12 @@ WITH a AS (
            t.origin, t.finish_reason, t.reward, t.prompt_tokens,
            coalesce(t.advantage, list_avg(list_filter(k.advantages, lambda x: x IS NOT NULL))) AS advantage,
            k.old_logprobs AS o, k.rollout_logprobs AS r, k.current_logprobs AS c, k.entropies AS e,
-           k.response_mask AS m, k.loss_mask AS l, list_position(k.response_mask, 1) AS start
+           k.response_mask AS m, k.loss_mask AS l, list_position(k.response_mask, 1) AS start,
+           start - 1 + list_position(k.response_mask[start:], 0) AS turn_end
     FROM trajectory t JOIN token k ON k.run_id = t.run_id AND k.attempt = t.attempt AND k.step = t.step AND k.n = t.n
     WHERE {TRAINING} AND t.has_tokens),
 u AS (
-    SELECT attempt, step, n, prompt_tokens, start, generate_subscripts(coalesce(m, o, r, c, l, e), 1) AS place,
+    SELECT attempt, step, n, prompt_tokens, start, turn_end, generate_subscripts(coalesce(m, o, r, c, l, e), 1) AS place,
            unnest(o) AS o, unnest(r) AS r, unnest(c) AS c, unnest(e) AS e, unnest(m) AS m, unnest(l) AS l,
            unnest(o[2:]) AS o_next, unnest(r[2:]) AS r_next, unnest(m[2:]) AS m_next
     FROM a),
@@ -38,6 +39,7 @@ v AS (
     FROM u),
 s AS (
     SELECT attempt, step, n, count(d) AS compared, sum(d) AS d_sum, avg(d) AS d_mean, sum(CASE WHEN d IS NOT NULL THEN r - o END) AS k1_sum,
+           avg(d) FILTER (place < turn_end) AS d_first, avg(d) FILTER (place > turn_end) AS d_later,
            sum(d) FILTER (r < ln(0.05)) AS d_rare, corr(o, r) FILTER (d IS NOT NULL) AS same,
            corr(o, r_next) FILTER (pair) AS forth, corr(o_next, r) FILTER (pair) AS back,
            count(u) AS updated, sum(abs(u)) AS u_abs, avg(u) AS u_mean, max(abs(u)) AS u_most,
@@ -78,6 +80,7 @@ def _mismatch(rows: Columns, x: dict[str, Floats], index: StepIndex) -> dict[str
     own = np.array([origin in (None, "policy") for origin in rows["origin"]], dtype=bool)
     long = some & own & ~(lag > 0) & (compared >= _LEAST_TOKENS) & np.isfinite(x["same"])
     moved = np.fmax(x["forth"], x["back"])
+    several = some & ~(span > 0) & np.isfinite(x["d_first"]) & np.isfinite(x["d_later"])
     steps = index.rows()
     with np.errstate(invalid="ignore", divide="ignore"):
         rare = index.mean(np.nan_to_num(x["d_rare"]), some) / index.mean(x["d_sum"], some)
@@ -89,6 +92,8 @@ def _mismatch(rows: Columns, x: dict[str, Floats], index: StepIndex) -> dict[str
         "fact.mismatch.lag_correlation": np.array([_rank_correlation(lag[r], mean[r]) for r in steps]),
         "fact.mismatch.policy": index.mean(mean, some & own, compared),
         "fact.mismatch.other": index.mean(mean, some & ~own, compared),
+        "fact.mismatch.turn.first": index.mean(x["d_first"], several),
+        "fact.mismatch.turn.later": index.mean(x["d_later"], several),
         "fact.mismatch.rare_share": rare,
         "fact.mismatch.correlation": np.array([_median(x["same"][r][long[r]]) for r in steps]),
         "fact.mismatch.unrelated_frac": index.mean((x["same"] < 0.5).astype(np.float64), long),

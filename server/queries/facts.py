@@ -1,15 +1,18 @@
 """Series derived from trajectory and token rows (`fact.*`), one value an (attempt, step), where their fields are written.
 
 Only training trajectories count (split train, or no split). A fact whose fields a run does not write is absent, never 0.
-FACTS says what each one means; the queries are in fact_trajectories, fact_groups, fact_tokens and fact_text.
+FACTS says what each one means; the queries are in fact_trajectories, fact_groups, fact_tokens, fact_text,
+fact_turns and fact_context.
 """
 
 from __future__ import annotations
 
+from server.queries.fact_context import context_facts
 from server.queries.fact_groups import group_facts
 from server.queries.fact_text import text_facts
 from server.queries.fact_tokens import token_facts
 from server.queries.fact_trajectories import mix_facts, trajectory_facts
+from server.queries.fact_turns import turn_facts
 from server.queries.view import Position, RunData
 
 FACTS: dict[str, str] = {
@@ -83,6 +86,8 @@ FACTS: dict[str, str] = {
     "fact.mismatch.lag_correlation": "rank correlation over trajectories of lag and mean abs(old - rollout)",
     "fact.mismatch.policy": "nats, the same mean over trajectories the policy wrote by itself",
     "fact.mismatch.other": "nats, over trajectories of another origin (synthetic, replay, demonstration)",
+    "fact.mismatch.turn.first": "nats, mean over trajectories of several turns of abs(old - rollout) in the first turn",
+    "fact.mismatch.turn.later": "nats, the same over the turns after it",
     "fact.mismatch.rare_share": "0..1, share of the total abs(old - rollout) on tokens the engine gave less than 5 %",
     "fact.mismatch.correlation": "median over trajectories of the correlation of old and rollout log-probs",
     "fact.mismatch.unrelated_frac": "0..1, fresh trajectories of 6 tokens or more whose correlation is below 0.5",
@@ -100,8 +105,51 @@ FACTS: dict[str, str] = {
     "fact.entropy.response": "nats, mean entropy over the policy's tokens",
     "fact.entropy.loss": "nats, mean entropy over trained tokens",
     "fact.logprob.rollout": "nats, mean rollout log-prob of the policy's tokens",
+    "fact.turns.n": "trajectories with turns",
+    "fact.turns.mean": "mean turns of the policy in a trajectory",
+    "fact.turns.max": "most turns of the policy in a trajectory",
+    "fact.turns.calls": "mean answered calls of a trajectory",
+    "fact.turns.loop_frac": "0..1, trajectories with three or more identical calls (tool and arguments) in a row",
+    "fact.turns.stuck_frac": "0..1, those of them whose first two calls met the same observation",
+    "fact.turns.loop.example": "n of the first such trajectory",
+    "fact.turns.repeated_frac": "0..1, calls identical to the one before, of calls after the first",
+    "fact.turns.same_text_frac": "0..1, turns with the same text as the one before, of turns after the first",
+    "fact.turns.same_observation_frac": "0..1, identical calls in a row that met the same observation, of those with two observations",
+    "fact.turns.repeat_after_error_frac": "0..1, identical calls in a row of which the first had failed, of those where is_error says it",
+    "fact.turns.retry_ok_frac": "0..1, identical calls right after a failed one that succeeded",
+    "fact.turns.limit_frac": "0..1, trajectories aborted at the step's largest number of turns, of those with a finish_reason",
+    "fact.turns.limit.example": "n of the first such trajectory",
+    "fact.turns.no_answer_frac": "0..1, trajectories that end with an observation or an empty turn",
+    "fact.turns.unparsed_frac": "0..1, turns that hold a marked call which was neither read nor answered, of turns with a marked call",
+    "fact.turns.garbage_frac": "0..1, trajectories with a turn of exclamation marks or NaN, as an engine writes on broken numbers",
+    "fact.turns.goal.first": "0..1, words of the task's end that the first turn names; 16 trajectories of three turns or more",
+    "fact.turns.goal.last": "0..1, the same in the last turn",
+    "fact.turns.calls_correct_correlation": "correlation of calls and reward among responses above the middle of the step's range",
+    "fact.turns.calls_reward_correlation": "correlation of calls and reward within groups",
+    "fact.tools.error_frac": "0..1, tool turns with is_error, of those that say it",
+    "fact.tools.error.example": "n of the first trajectory with such a turn",
+    "fact.tools.error_parser_frac": "0..1, error texts that tell of a call that was not understood, of errors with a text",
+    "fact.context.n": "trajectories whose turns were tested (64 a step at most)",
+    "fact.context.rewritten_frac": "0..1, trajectories in which a turn's prompt does not begin with prompt and output of the turn before",
+    "fact.context.rewritten.example": "n of the first such trajectory",
+    "fact.context.rewritten.turn": "mean number of the turn that the next prompt changed first",
+    "fact.context.segments": "pieces into which a trajectory falls by the test, mean; 1 where nothing was rewritten",
+    "fact.context.empty_delta_frac": "0..1, turns whose prompt is no longer than what came before although something was observed between",
+    "fact.context.trainer_differs_frac": "0..1, trajectories whose trained tokens are not what the engine had before it in the last turn",
+    "fact.context.goal_kept_frac": "0..1, trajectories whose later prompts all begin with the first one",
+    "fact.context.prompt_tokens": "tokens of a trajectory's longest prompt, mean",
+    "fact.context.think_frac": "0..1, rewritten turns that differ first where thinking opens and are shorter; two turns a step are read",
+    "fact.context.retokenised_frac": "0..1, the same text with other ids",
+    "fact.context.reserialised_frac": "0..1, the same characters with other white space or in another order",
+    "fact.context.compacted_frac": "0..1, much was dropped and something was put in",
+    "fact.context.left_frac": "0..1, much was dropped and nothing put in",
+    "fact.context.other_frac": "0..1, something else",
+    "fact.context.short_frac": "0..1, a difference of a few tokens whose texts are not written",
+    "fact.context.position": "tokens in common before the first difference, mean",
+    "fact.context.dropped": "tokens dropped at the first difference, mean",
 }
-"""What every fact means. Besides: `fact.mix.task.{task}` and `fact.mix.lengths` shares, `fact.sign.separation.{task}`."""
+"""What every fact means. Besides: `fact.mix.task.{task}` and `fact.mix.lengths` shares, `fact.sign.separation.{task}`,
+`fact.tools.error_frac.{tool}` where a tool answered five times and more."""
 
 
 def add_facts(data: RunData, after: Position | None = None) -> None:
@@ -110,6 +158,6 @@ def add_facts(data: RunData, after: Position | None = None) -> None:
     Reads the tables in one pass each, groups in the database and keeps one number a step, so that memory does not grow
     with the length of responses.
     """
-    for part in (trajectory_facts, mix_facts, group_facts, token_facts, text_facts):
+    for part in (trajectory_facts, mix_facts, group_facts, token_facts, text_facts, turn_facts, context_facts):
         for name, (attempts, steps, values) in part(data, after).items():
             data.add(name, attempts, steps, values, after=after)

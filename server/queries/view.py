@@ -336,6 +336,10 @@ class RunView:
         """
         return _rows(self, "trajectory", first, last, columns, split)
 
+    def turns(self, first: int, last: int, columns: Sequence[str]) -> Columns:
+        """Turns of the training trajectories of steps first..last, as in trajectories(); ordered by step, n and turn."""
+        return _turn_rows(self, first, last, columns)
+
     def tokens(self, first: int, last: int, arrays: Sequence[str], *, columns: Sequence[str] = ()) -> list[dict[str, Any]]:
         """Token rows of steps first..last: a dict a trajectory with step, n, the trajectory's columns and the arrays.
 
@@ -361,6 +365,16 @@ def _rows(view: RunView, table: str, first: int, last: int, columns: Sequence[st
     return view.data.store.columns(
         f"SELECT {', '.join(names)} FROM {table} t WHERE run_id = $run AND step BETWEEN $first AND $last AND {where} ORDER BY step, n",
         parameters,
+    )
+
+
+def _turn_rows(view: RunView, first: int, last: int, columns: Sequence[str]) -> Columns:
+    chosen = ", ".join(["u.step", "u.n", "u.turn", *(f"u.{c}" for c in columns if c not in ("step", "n", "turn"))])
+    return view.data.store.columns(
+        f"""SELECT {chosen} FROM turn u JOIN trajectory t ON t.run_id = u.run_id AND t.attempt = u.attempt AND t.step = u.step AND t.n = u.n
+            WHERE t.run_id = $run AND t.step BETWEEN $first AND $last AND coalesce(t.split, 'train') = 'train'
+                  AND t.{_NEWEST} ORDER BY u.step, u.n, u.turn""",
+        {"run": view.run.run_id, "first": first, "last": min(last, view.step), "attempt": view.attempt},
     )
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from server.rules.advantage_or_mask_fault import AdvantageOrMaskFault
+from server.rules.agent_loop_fault import AgentLoopFault
 from server.rules.base import Rule
+from server.rules.context_rewritten import ContextRewritten
 from server.rules.critic_unreliable import CriticUnreliable
 from server.rules.engine_mismatch import EngineMismatch
 from server.rules.entropy_collapse import EntropyCollapse
@@ -25,10 +27,12 @@ from server.rules.zero_variance_groups import ZeroVarianceGroups
 RULES: tuple[Rule, ...] = (
     NonFinite(),
     AdvantageOrMaskFault(),
+    ContextRewritten(),
     VerifierFault(),
     EngineMismatch(),
     StalenessHarm(),
     Truncation(),
+    AgentLoopFault(),
     LengthGrowth(),
     EntropyCollapse(),
     EntropyExplosion(),
