@@ -207,7 +207,7 @@ def parser_fails(view: RunView, finding: Finding) -> CheckResult:
     """Calls in the text that nobody read, or errors that tell of calls that were not understood."""
     unread, told = mean_of(view, "fact.turns.unparsed_frac", 5), mean_of(view, "fact.tools.error_parser_frac", 5)
     if unread is None and told is None:
-        return cannot("parser_fails", "turns.content", note="no marked call and no error text to judge by")
+        return cannot("parser_fails", "content", note="no marked call and no error text to judge by")
     share = (told or 0.0) * (error_share(view) or 0.0)
     observed = {"unparsed_frac": unread, "parser_errors": told, "of_all_calls": share}
     parts = [f"{unread:.1%} of the marked calls were not read"] if unread is not None else []

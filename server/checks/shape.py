@@ -150,13 +150,25 @@ def cap_changed(view: RunView, finding: Finding) -> CheckResult:
 
 
 def tools_more(view: RunView, finding: Finding) -> CheckResult:
-    """Turns or tool calls grow with the length."""
-    metric = next((m for m in ("tools.calls_per_sample", "turns.mean") if view.has(m)), None)
+    """Turns or tool calls grow with the length, and loops with them where identical calls are told."""
+    metric = next((m for m in ("tools.calls_per_sample", "turns.mean", "fact.turns.calls", "fact.turns.mean") if view.has(m)), None)
     found = _since(view, metric, finding.onset_step) if metric else None
-    if found is None:
-        return cannot("tools_more", "turns.mean", "tools.calls_per_sample")
+    if metric is None or found is None:
+        return cannot("tools_more", "turns.mean", "tools.calls_per_sample", "turns")
     grew = found[1] / max(found[0], 1e-6) - 1
-    return answer("tools_more", grew > 0.15, grew < 0.05, {"before": found[0], "now": found[1]}, f"{metric} {grew:+.0%}")
+    loops, length = (_since(view, m, finding.onset_step) for m in ("fact.turns.loop_frac", length_metric(view) or ""))
+    longer = length[1] / max(length[0], 1e-6) - 1 if length else None
+    observed = {
+        "before": found[0],
+        "now": found[1],
+        "length_growth": longer,
+        "loops_before": loops and loops[0],
+        "loops_now": loops and loops[1],
+    }
+    note = f"{metric} {grew:+.0%}" + (f", {loops[1]:.0%} of the trajectories repeat a call" if loops else "")
+    # Growth that turns do not share at least by half lies within turns.
+    shared = longer is None or longer <= 0 or grew > 0.5 * longer
+    return answer("tools_more", grew > 0.15 and shared, grew < 0.05 or (longer is not None and grew < 0.2 * longer), observed, note)
 
 
 def cap_too_small(view: RunView, finding: Finding) -> CheckResult:

@@ -36,6 +36,20 @@ _NATIVE_ROLLOUTS = (
     "write one line a trajectory to rollouts.jsonl (response, reward, group_id, advantage, response_tokens, finish_reason, policy_version)"
 )
 
+_NATIVE_TURNS = "write turns for each trajectory to rollouts.jsonl (role, content, tool_name, tool_args, is_error)"
+_NATIVE_CONTEXT = (
+    "write prompt_token_ids and token_ids of each assistant turn to rollouts.jsonl: what the engine was given and what it wrote"
+)
+_VERL_TURNS = (
+    "actor_rollout_ref.rollout.trace.backend=mlflow, weave or trackio keeps messages and tool calls, no dump of verl does: " + _NATIVE_TURNS
+)
+_VERL_CONTEXT = (
+    "actor_rollout_ref.rollout.multi_turn.tokenization_sanity_check_mode=strict warns in the console log of a second rendering "
+    "that differs; no dump of verl holds the engine's prompts: " + _NATIVE_CONTEXT
+)
+_TRL_TURNS = "completions/*.parquet hold tool results as plain text within the completion: from a callback, " + _NATIVE_TURNS
+_TURN_FIELDS = frozenset({"turns", "role", "content", "tool_name", "tool_args", "is_error", "prompt_token_ids"})
+
 _TOKEN_FACTS = ("mismatch", "update", "sign", "mask", "entropy", "logprob", "tokens")
 
 
@@ -43,10 +57,15 @@ def _tokens(how: str) -> tuple[tuple[str, str], ...]:
     return tuple((f"fact.{name}.*", how) for name in _TOKEN_FACTS)
 
 
+def _turns(turns: str, context: str) -> tuple[tuple[str, str], ...]:
+    return (("fact.turns.*", turns), ("fact.tools.*", turns), ("fact.context.*", context))
+
+
 # The first pattern that fits wins; a pattern is an id of the vocabulary, a fact or `config.KEY`.
 _HOW: dict[str, tuple[tuple[str, str], ...]] = {
     "verl": (
         *_tokens(_VERL_TENSORS),
+        *_turns(_VERL_TURNS, _VERL_CONTEXT),
         ("fact.group.*", _VERL_DUMP + "; verl 0.9 or later writes the uid that tells groups apart"),
         ("fact.advantage.*", "verl writes no advantages to its dumps: write them as rollouts.jsonl (native format)"),
         ("fact.verifier.*", "verl writes no verifier status: write it as rollouts.jsonl (native format)"),
@@ -67,7 +86,9 @@ _HOW: dict[str, tuple[tuple[str, str], ...]] = {
         ("reward.std", _VERL_DUMP),
         ("eval.*", "trainer.test_freq=N and data.val_files (logged as val-core/*)"),
         ("turns.*", "actor_rollout_ref.rollout.multi_turn.enable=True"),
+        ("tools.failure_frac", "verl counts calls, not failures: return is_error from the tool and " + _NATIVE_TURNS),
         ("tools.*", "actor_rollout_ref.rollout.multi_turn.enable=True (logged as tool_call_counts/*)"),
+        ("stop.*", "verl logs no reasons to stop: write finish_reason for each trajectory to rollouts.jsonl (abort at the turn limit)"),
         ("clip.frac_*", "verl logs actor/pg_clipfrac without a split by side: no setting gives it"),
         ("ratio.*", "verl logs no update ratio: no setting gives it"),
         ("config.*", "trainer.logger with wandb or mlflow, or the resolved hydra configuration as config.json beside the log"),
@@ -75,6 +96,7 @@ _HOW: dict[str, tuple[tuple[str, str], ...]] = {
     ),
     "trl": (
         *_tokens(_TRL_TOKENS),
+        *_turns(_TRL_TURNS, "TRL writes no prompts of single turns: from a callback, " + _NATIVE_CONTEXT),
         ("fact.*", _TRL_DUMP),
         ("mismatch.*", _TRL_ENGINE),
         ("is.*", _TRL_ENGINE),
@@ -87,6 +109,8 @@ _HOW: dict[str, tuple[tuple[str, str], ...]] = {
         ("group.zero_std_frac", "TRL 0.18 or later logs frac_reward_zero_std without a setting"),
         ("group.*", _TRL_DUMP),
         ("eval.*", 'eval_strategy="steps" with eval_steps=N and an eval_dataset (logged as eval_reward)'),
+        ("turns.*", "TRL logs calls, not turns: from a callback, " + _NATIVE_TURNS),
+        ("stop.*", "TRL logs no reasons to stop: write finish_reason for each trajectory to rollouts.jsonl (abort at the turn limit)"),
         ("tools.*", "tools=[...] on the trainer (logged as tools/call_frequency and tools/failure_frequency)"),
         ("ratio.*", "GRPOTrainer logs no update ratio: no setting gives it"),
         ("clip.*", "num_iterations above 1 or steps_per_generation above gradient_accumulation_steps; on-policy nothing is clipped"),
@@ -96,6 +120,7 @@ _HOW: dict[str, tuple[tuple[str, str], ...]] = {
     ),
     "native": (
         *_tokens(_NATIVE_TOKENS),
+        *_turns(_NATIVE_TURNS, _NATIVE_CONTEXT),
         ("fact.*", _NATIVE_ROLLOUTS),
         ("lag.*", _NATIVE + ", or policy_version and trainer_version for each trajectory to rollouts.jsonl"),
         ("config.*", "write it to config.json"),
@@ -103,6 +128,7 @@ _HOW: dict[str, tuple[tuple[str, str], ...]] = {
     ),
     "plain": (
         *_tokens(_NATIVE_TOKENS),
+        *_turns(_NATIVE_TURNS, _NATIVE_CONTEXT),
         ("fact.*", _NATIVE_ROLLOUTS),
         ("config.*", "put the trainer's configuration beside the log as config.json"),
         ("*", "add a column with this name to the log"),
@@ -114,6 +140,8 @@ def switch_for(metric: str, framework: str) -> str:
     """How that trainer logs the metric, fact or configuration key; an unknown trainer is told in terms of plain files."""
     if metric in TRAJECTORY_FIELDS or metric in TOKEN_ARRAYS:
         return f"write it for each trajectory to rollouts.jsonl (field {metric})"
+    if metric in _TURN_FIELDS:
+        return f"write it for each turn to rollouts.jsonl (turns, field {metric})" if metric != "turns" else _NATIVE_TURNS
     return next(how for pattern, how in _HOW.get(framework, _HOW["plain"]) if fnmatchcase(metric, pattern))
 
 
