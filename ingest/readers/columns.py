@@ -230,8 +230,19 @@ def _spoken(messages: Json) -> dict[str, Json]:
     turns = [message for message in messages if isinstance(message, dict)] if isinstance(messages, list) else []
     first = next((n for n, turn in enumerate(turns) if turn.get("role") == "assistant"), len(turns))
     said = [f"{turn.get('role')}\n{_content(turn)}" for turn in turns[first:]]
-    known: list[Json] = [{"role": str(turn.get("role")), "content": _content(turn)} for turn in turns]
+    known: list[Json] = [{"role": str(turn.get("role")), "content": _content(turn), **_called(turn)} for turn in turns]
     return {"prompt": [*turns[:first]], "response": "\n".join(said), "turns": known}
+
+
+def _called(turn: Mapping[str, Json]) -> dict[str, Json]:
+    """Tool and arguments of a message's calls (one call's own, several side by side), or the tool whose answer it is."""
+    calls = turn.get("tool_calls")
+    if not isinstance(calls, list) or not calls:
+        return {"tool_name": turn["name"]} if turn.get("role") == "tool" and isinstance(turn.get("name"), str) else {}
+    functions = [call.get("function", call) if isinstance(call, dict) else {} for call in calls]
+    named = [function if isinstance(function, dict) else {"name": function} for function in functions]
+    names, arguments = [str(function.get("name")) for function in named], [function.get("arguments") for function in named]
+    return {"tool_name": "+".join(names), "tool_args": arguments[0] if len(arguments) == 1 else arguments}
 
 
 def _content(turn: Mapping[str, Json]) -> str:

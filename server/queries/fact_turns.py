@@ -32,7 +32,7 @@ said AS (
            tool_name IS NOT NULL OR tool_args IS NOT NULL AS named, tool_args IS NOT NULL AS argued,
            contains(content, '<tool_call>') AS marked, {_GARBAGE} AS garbage, length(trim(content)) = 0 AS silent,
            CASE WHEN tool_name IS NOT NULL OR tool_args IS NOT NULL THEN hash(tool_name, tool_args::VARCHAR)
-                WHEN role <> 'assistant' THEN NULL
+                WHEN role <> 'assistant' OR trim(content) IN ('', 'null') THEN NULL  -- a call that the writer left out
                 WHEN contains(content, '<tool_call>') THEN hash(regexp_extract(content, '(?s)<tool_call>(.*?)</tool_call>', 1))
                 WHEN contains(content, '</think>') THEN hash(regexp_extract(content, '(?s).*</think>(.*)', 1))
                 ELSE hash(content) END AS call
@@ -59,8 +59,9 @@ paired AS (
     FROM acts WINDOW w AS (PARTITION BY id ORDER BY block)),
 trajectories AS (
     SELECT id, count(*) AS turns, count(*) FILTER (answered OR (named AND answers > 0)) AS calls,
-           bool_or(action = before AND action = before2) AS loops,
-           bool_or(action = before AND action = before2 AND seen = seen2) AS stuck,
+           CASE WHEN 2 * count(action) > count(*) THEN coalesce(bool_or(action = before AND action = before2), FALSE) END AS loops,
+           CASE WHEN 2 * count(action) > count(*) THEN coalesce(bool_or(action = before AND action = before2 AND seen = seen2), FALSE)
+                END AS stuck,
            count(before) AS followed, count(*) FILTER (action = before) AS repeated, count(*) FILTER (said = said_before) AS same_text,
            count(*) FILTER (action = before AND observation IS NOT NULL AND seen IS NOT NULL) AS compared,
            count(*) FILTER (action = before AND observation = seen) AS same_seen,

@@ -131,6 +131,22 @@ def test_a_conversation_is_prompt_response_and_turns(tmp_path: Path, read: Any) 
     assert len(fields["turns"]) == 4
 
 
+def test_calls_of_a_conversation_are_kept_with_their_turn(tmp_path: Path, read: Any) -> None:
+    one = {"type": "function", "function": {"name": "look", "arguments": '{"x": 1}'}}
+    two = [{"name": "look", "arguments": {"x": 2}}, {"function": "wait", "arguments": {}}]
+    talk = [
+        {"role": "user", "content": "u"},
+        {"role": "assistant", "content": None, "tool_calls": [one]},
+        {"role": "tool", "content": "a wall", "name": "look"},
+        {"role": "assistant", "content": "both", "tool_calls": two},
+        {"role": "tool", "content": "a door"},
+    ]
+    turns = read(_write(tmp_path / "a.jsonl", {"task": "t", "conversation": talk})).trajectories[0].fields["turns"]
+    assert [(turn.get("tool_name"), turn.get("tool_args")) for turn in turns] == [
+        (None, None), ("look", '{"x": 1}'), ("look", None), ("look+wait", [{"x": 2}, None]), (None, None),
+    ]  # fmt: skip
+
+
 def test_groups_nested_in_one_row_become_their_members(tmp_path: Path, read: Any) -> None:
     row = {"qid": 7, "question": "q", "rollouts": [{"text": "a", "reward": 1}, {"text": "b", "reward": 0}]}
     taken = read(_write(tmp_path / "a.jsonl", row))

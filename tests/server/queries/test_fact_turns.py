@@ -70,14 +70,15 @@ def test_three_identical_calls_in_a_row_are_a_loop_and_two_or_interrupted_ones_a
             [*same, *same, *same, said("done")],
             [*same, *same, said("done")],
             [*same, *same, *call("look", "nothing", x=2), *same, said("done")],
+            [said("done")],
             [*call("wait", "10 %"), *call("wait", "60 %"), *call("wait", "100 %"), said("done")],
         ]
     )
-    assert value(data, "fact.turns.loop_frac") == 2 / 4
-    assert value(data, "fact.turns.stuck_frac") == 1 / 4
+    assert value(data, "fact.turns.loop_frac") == 2 / 5
+    assert value(data, "fact.turns.stuck_frac") == 1 / 5
     assert value(data, "fact.turns.loop.example") == 0
-    assert value(data, "fact.turns.mean") == (4 + 3 + 5 + 4) / 4
-    assert value(data, "fact.turns.calls") == (3 + 2 + 4 + 3) / 4
+    assert value(data, "fact.turns.mean") == (4 + 3 + 5 + 1 + 4) / 5
+    assert value(data, "fact.turns.calls") == (3 + 2 + 4 + 0 + 3) / 5
     assert value(data, "fact.turns.repeated_frac") == pytest.approx((2 + 1 + 1 + 2) / (3 + 2 + 4 + 3))
     assert value(data, "fact.turns.same_observation_frac") == pytest.approx(4 / 6)
 
@@ -92,6 +93,13 @@ def test_calls_that_are_written_in_the_text_only_are_compared_without_the_thinki
     )
     assert value(data, "fact.turns.loop_frac") == pytest.approx(2 / 3)
     assert value(data, "fact.turns.calls") == 1  # three answers of a tool, over three trajectories
+
+
+def test_turns_whose_calls_were_not_written_are_not_told_as_identical(run: Build) -> None:
+    step = [said("null"), {"role": "tool", "content": "ok"}]
+    data = run([[*step, *step, *step, said("done")]])
+    assert "fact.turns.loop_frac" not in data.metrics()
+    assert value(data, "fact.turns.calls") == 3
 
 
 def test_errors_are_shares_of_the_answers_that_say_so_and_a_retry_that_works_is_told(run: Build) -> None:
