@@ -7,15 +7,25 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple, TypeAlias
 
+import numpy as np
+
+from server.checks.active import Where, chain, grown, held, means
 from server.checks.base import CheckResult, Finding, Observed, answer, cannot
 from server.checks.measure import Moved, finite, level, mean_of, moved, points, since_onset
 from server.detectors.middle import median
-from server.queries.view import RunView
+from server.queries.view import RunView, Series
 
 ERRORS = ("tools.failure_frac", "fact.tools.error_frac")
 CALLS = ("tools.calls_per_sample", "fact.turns.calls")
 TURNS = ("turns.mean", "fact.turns.mean")
 LOOPS = "fact.turns.loop_frac"
+LIMIT = ("stop.max_turns.frac", "fact.turns.limit_frac")
+NO_ANSWER = "fact.turns.no_answer_frac"
+UNREAD = "fact.turns.unparsed_frac"
+GARBAGE = "fact.turns.garbage_frac"
+NAMED_FIRST, NAMED = "fact.turns.goal.first", "fact.turns.goal.last"
+FIRST_NAMES = 0.2
+"""Words of the task that first turns name, below which it says nothing that last turns name fewer."""
 BY_TOOL = "fact.tools.error_frac."
 
 _ROWS = 2000
@@ -51,6 +61,40 @@ def clear_of_noise(view: RunView, metric: str, past: Moved, newest: int = 5, err
     base = series.values[(series.steps >= past.steps[0]) & (series.steps <= past.steps[1])]
     now = series.values[-newest:]
     return float(now.mean() - base.mean()) > errors * float(base.std()) * math.sqrt(1 / len(now) + 1 / len(base))
+
+
+def loop_share(view: RunView, trajectories: float) -> Where:
+    """Mean share of trajectories that loop over the newest steps that hold so many of them (3 to 20), and where it is above 0."""
+    key = ("loops", view.attempt, view.baseline_start, trajectories)
+    if key not in view.data.memo:
+        series, sizes = chain(view, LOOPS), chain(view, "fact.turns.n")
+        n = sizes.values[np.clip(np.searchsorted(sizes.steps, series.steps, side="right") - 1, 0, None)] if len(sizes) else series.values
+        windows = np.clip(np.ceil(trajectories / np.maximum(n, 1)), 3, 20).astype(np.int64)
+        shares = means(series.values, windows)
+        view.data.memo[key] = Series(series.steps, shares), np.arange(len(series)) + 1 >= windows
+    found: Where = view.data.memo[key]
+    return found
+
+
+def anything(view: RunView) -> Iterator[Where]:
+    """Where any sign of a fault of agents can be present, by the parameters of the rule."""
+    p = view.params
+    of, times = int(p["points"]), int(p["held"])
+    by_tool = [m for m in view.data.metrics() if m.startswith(BY_TOOL)]
+    for metric in (*ERRORS, *by_tool):
+        yield held(view, metric, p["errors_watch"], of, times)
+    for metric, limit in (*((m, "limit") for m in (*LIMIT, NO_ANSWER)), (UNREAD, "unread_watch"), (GARBAGE, "garbage_watch")):
+        yield held(view, metric, p[limit], of, times)
+    shares, enough = loop_share(view, p["trajectories"])
+    yield shares, enough & (shares.values > p["loops_watch"])
+    for metric in TURNS:
+        yield grown(view, metric, p["growth"], 60, 20)
+    named, first = chain(view, NAMED), chain(view, NAMED_FIRST)
+    if len(named) == len(first):
+        ten = np.full(len(named), 10)
+        yield named, (means(first.values, ten) >= FIRST_NAMES) & (means(named.values, ten) <= 0.5 * means(first.values, ten))
+    else:
+        yield named, np.ones(len(named), bool)
 
 
 def policy_loops(view: RunView, finding: Finding) -> CheckResult:

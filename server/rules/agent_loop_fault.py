@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 import server.checks.agent as agent
+from server.checks.active import near
 from server.checks.engine import reward_trend
 from server.checks.examples import with_examples
 from server.checks.measure import beyond_for, finding, finite, fresh, level, mean_of, moved, points, reward_fell, trend_of
@@ -13,11 +14,6 @@ from server.queries.view import RunView
 from server.rules.base import SEVERITIES, Finding, Hypothesis, Param, Severity, Status, hypothesis
 from server.symptoms import SYMPTOMS
 
-_LIMIT = ("stop.max_turns.frac", "fact.turns.limit_frac")
-_NO_ANSWER = "fact.turns.no_answer_frac"
-_UNREAD = "fact.turns.unparsed_frac"
-_GARBAGE = "fact.turns.garbage_frac"
-_NAMED = "fact.turns.goal.last"
 _OTHERS = ("turns.mean", "reward.mean")
 
 
@@ -43,8 +39,8 @@ class AgentLoopFault:
 
     When it is wrong:
         Polling and waiting tools, pagination and retries by design repeat calls: where identical calls mostly meet new observations, a
-        level says nothing and only a rise is a watch. Games of a fixed number of turns always end at the limit and are not judged by it.
-        Error shares that fall are a policy that learns its tools, and stay a watch.
+        level says nothing, only a rise does, and while the reward rises with it, it is a watch. Games of a fixed number of turns always
+        end at the limit and are not judged by it. Error shares that fall are a policy that learns its tools, and stay a watch.
 
     Sources:
         symptoms 17 and 22; RAGEN (2604.06268), GiGPO.
@@ -55,7 +51,7 @@ class AgentLoopFault:
     family = "shape"
     status: Status = "preview"
     version = 1
-    needs: tuple[tuple[str, ...], ...] = ((*agent.ERRORS, agent.LOOPS, *_LIMIT, "turns.mean"),)
+    needs: tuple[tuple[str, ...], ...] = ((*agent.ERRORS, agent.LOOPS, *agent.LIMIT, "turns.mean"),)
     params: tuple[Param, ...] = (
         Param("errors_watch", 0.1, "0..1", 0, 1, "symptoms 17"),
         Param("errors_warn", 0.3, "0..1", 0, 1, "symptoms 17"),
@@ -90,6 +86,8 @@ class AgentLoopFault:
 
     def evaluate(self, view: RunView) -> Sequence[Finding]:
         """The gravest sign of the run as a whole, and tools that fail while the whole does not."""
+        if not near(view, self.name, lambda: agent.anything(view)):
+            return ()
         whole = max(self._whole(view), key=lambda f: SEVERITIES.index(f.severity), default=None)
         if whole is None:
             return tuple(self._by_tool(view))
@@ -147,21 +145,20 @@ class AgentLoopFault:
 
     def _loops(self, view: RunView) -> Iterator[Finding]:
         p, metric = view.params, agent.LOOPS
-        n = level(view, "fact.turns.n", 5)
-        if n is None or not fresh(view, points(view, metric)):
+        means, enough = agent.loop_share(view, p["trajectories"])
+        at = len(points(view, metric)) - 1
+        share = float(means.values[at]) if at >= 0 and enough[at] and fresh(view, points(view, metric)) else 0.0
+        if share <= p["loops_watch"]:
             return
-        newest = int(min(20, max(3, -(-p["trajectories"] // max(n, 1)))))
-        share = mean_of(view, metric, newest) or 0.0
-        if share <= p["loops_watch"] or len(points(view, metric)) < newest:
-            return
-        same = mean_of(view, "fact.turns.same_observation_frac", newest)
+        same = mean_of(view, "fact.turns.same_observation_frac", 5)
         severity: Severity = "watch"
         limit = p["loops_watch"]
-        if same is not None and same < p["same_observation"]:
-            past = moved(view, metric, newest=max(newest, 3), least=0.01)
+        polling = same is not None and same < p["same_observation"]
+        if polling:
+            past = moved(view, metric, newest=5, least=0.01)
             if past is None or past.z < p["z"] or past.now < p["times"] * past.base.median:
                 return
-        elif share > p["loops_warn"]:
+        if share > p["loops_warn"] and not (polling and reward_trend(view) > 0):
             severity, limit = "warn", p["loops_warn"]
         onset = beyond_for(view, metric, limit)
         hard = share > p["loops_critical"] and severity == "warn" and reward_fell(view, onset) is not None
@@ -171,7 +168,7 @@ class AgentLoopFault:
         yield with_examples(view, told, "fact.turns.loop.example")
 
     def _limit(self, view: RunView) -> Iterator[Finding]:
-        p, metric = view.params, agent.first_known(view, _LIMIT)
+        p, metric = view.params, agent.first_known(view, agent.LIMIT)
         if metric is None or not self._held(view, metric, p["limit"]) or self._always(view, metric):
             return
         onset = beyond_for(view, metric, p["limit"])
@@ -184,10 +181,10 @@ class AgentLoopFault:
         return float(early.min()) > 0.9
 
     def _unread(self, view: RunView) -> Iterator[Finding]:
-        yield from self._share(view, _UNREAD, "unread", "of the marked calls could not be read")
+        yield from self._share(view, agent.UNREAD, "unread", "of the marked calls could not be read")
 
     def _garbage(self, view: RunView) -> Iterator[Finding]:
-        yield from self._share(view, _GARBAGE, "garbage", "of the trajectories hold turns of exclamation marks or NaN")
+        yield from self._share(view, agent.GARBAGE, "garbage", "of the trajectories hold turns of exclamation marks or NaN")
 
     def _share(self, view: RunView, metric: str, name: str, text: str) -> Iterator[Finding]:
         p = view.params
@@ -213,19 +210,19 @@ class AgentLoopFault:
             yield finding(view, self.name, "watch", onset, summary, metric, "fact.turns.calls", "reward.mean")
 
     def _unanswered(self, view: RunView) -> Iterator[Finding]:
-        if not self._held(view, _NO_ANSWER, view.params["limit"]) or self._always(view, _NO_ANSWER):
+        if not self._held(view, agent.NO_ANSWER, view.params["limit"]) or self._always(view, agent.NO_ANSWER):
             return
-        onset = beyond_for(view, _NO_ANSWER, view.params["limit"])
-        summary = f"{level(view, _NO_ANSWER, 5):.0%} of the trajectories end without an answer since step {onset}"
-        yield finding(view, self.name, "watch", onset, summary, _NO_ANSWER, *_OTHERS)
+        onset = beyond_for(view, agent.NO_ANSWER, view.params["limit"])
+        summary = f"{level(view, agent.NO_ANSWER, 5):.0%} of the trajectories end without an answer since step {onset}"
+        yield finding(view, self.name, "watch", onset, summary, agent.NO_ANSWER, *_OTHERS)
 
     def _unnamed(self, view: RunView) -> Iterator[Finding]:
         """Last turns name less than half as much of the task as they did, and first turns still name it."""
-        first = mean_of(view, "fact.turns.goal.first", 10)
-        last = mean_of(view, _NAMED, 10)
-        if first is None or last is None or last > 0.5 * first or first < 0.1:
+        first = mean_of(view, agent.NAMED_FIRST, 10)
+        last = mean_of(view, agent.NAMED, 10)
+        if first is None or last is None or last > 0.5 * first or first < agent.FIRST_NAMES:
             return
-        past = moved(view, _NAMED, newest=10, floor=0.2, least=0.02)
+        past = moved(view, agent.NAMED, newest=10, floor=0.2, least=0.02)
         if past is not None and past.z < -view.params["z"] and past.now < 0.5 * past.base.median:
             summary = f"last turns name {past.now:.0%} of the task's words since step {past.onset}, {past.base.median:.0%} before"
-            yield finding(view, self.name, "watch", past.onset, summary, _NAMED, "fact.turns.goal.first", *_OTHERS)
+            yield finding(view, self.name, "watch", past.onset, summary, agent.NAMED, agent.NAMED_FIRST, *_OTHERS)

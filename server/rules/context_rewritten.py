@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import server.checks.context as context
+from server.checks.active import held, near
 from server.checks.examples import with_examples
 from server.checks.measure import beyond_for, finding, fresh, level, points
 from server.detectors.level import beyond
@@ -70,7 +71,10 @@ class ContextRewritten:
 
     def evaluate(self, view: RunView) -> Sequence[Finding]:
         """The gravest of what fails; where turns are trained apart, the pieces only."""
-        if not any(self._holds(view, metric, view.params["share"]) for metric in (context.REWRITTEN, context.DIFFERS)):
+        share = view.params["share"]
+        if not near(view, self.name, lambda: (held(view, m, share, 1, 1) for m in (context.REWRITTEN, context.DIFFERS))):
+            return ()
+        if not any(self._holds(view, metric, share) for metric in (context.REWRITTEN, context.DIFFERS)):
             return ()
         signs = self._apart(view) if context.trained_apart(view) else self._joined(view)
         found = max(signs, key=lambda f: SEVERITIES.index(f.severity), default=None)
