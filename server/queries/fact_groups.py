@@ -26,7 +26,9 @@ WITH range AS (
 t AS (
     SELECT t.attempt, t.step, group_id, reward, advantage, response_tokens AS tokens, hash(response) AS response_hash,
            hash(coalesce(prompt, prompt_messages::VARCHAR)) AS prompt_hash, task, lowest, highest,
-           highest > lowest AND reward >= highest - 0.02 * (highest - lowest) AS good
+           highest > lowest AND reward >= highest - 0.02 * (highest - lowest) AS good,
+           (reward > (lowest + highest) / 2)::INT AS success,
+           response_tokens > median(response_tokens) OVER (PARTITION BY t.attempt, t.step, group_id) AS longer
     FROM trajectory t LEFT JOIN range USING (attempt, step) WHERE {TRAINING} AND group_id IS NOT NULL)
 SELECT attempt, step, count(*) AS size, count(DISTINCT prompt_hash) AS prompts, any_value(task) AS task,
     min(reward) AS low, max(reward) AS high, count(reward) AS rewarded, count(DISTINCT reward) AS rewards,
@@ -38,7 +40,8 @@ SELECT attempt, step, count(*) AS size, count(DISTINCT prompt_hash) AS prompts, 
     CASE WHEN max(reward) - min(reward) > 1e-6 THEN covar_samp(advantage, reward) END AS advantage_covariance,
     CASE WHEN max(reward) - min(reward) > 1e-6 AND stddev_samp(advantage) > 1e-9 THEN corr(advantage, reward) END AS advantage_correlation,
     avg((abs(advantage - reward) < 1e-4)::INT) AS equals_reward,
-    CASE WHEN max(reward) - min(reward) > 1e-6 AND max(tokens) > min(tokens) THEN corr(reward, tokens) END AS length_correlation
+    CASE WHEN max(reward) - min(reward) > 1e-6 AND max(tokens) > min(tokens) THEN corr(reward, tokens) END AS length_correlation,
+    avg(success) FILTER (longer) - avg(success) FILTER (NOT longer) AS longer_gain
 FROM t GROUP BY attempt, step, group_id ORDER BY attempt, step, group_id"""
 
 
@@ -82,6 +85,7 @@ def _rewards(groups: Columns, index: StepIndex, size: Floats) -> dict[str, Float
         "fact.group.all_low_frac": index.mean((equal & (low <= lowest + margin)).astype(np.float64), judged & (spread > 0)),
         "fact.group.all_high_frac": index.mean((equal & (high >= highest - margin)).astype(np.float64), judged & (spread > 0)),
         "fact.length.reward_correlation": index.mean(_floats(groups["length_correlation"])),
+        "fact.length.paired_gain": index.mean(_floats(groups["longer_gain"]), spread > 0),
     }
 
 

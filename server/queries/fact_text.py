@@ -21,6 +21,11 @@ _LEAST_TAIL = 256
 """Characters from which a tail can be said to repeat itself."""
 _COMPRESSION = 10.0
 """A tail that deflates by more than this repeats itself (slime/observability/metric_utils.py)."""
+_LEAST_COMPRESSED = 1000
+_SUSPICIOUS = 4.0
+"""Compression below which words are not counted: text that repeats more than half of its words deflates by more."""
+_REPEATED_WORDS = 0.6
+"""Share of repeated runs of four words from which a tail repeats itself (symptoms 10)."""
 _PROMPTS = 6
 _MEMBERS = 3
 _ROWS_AT_ONCE = 4000
@@ -52,10 +57,22 @@ def _similarities(data: RunData, after: Position | None) -> FactSeries:
     if not len(rows["step"]):
         return {}
     index = StepIndex(rows["attempt"], rows["step"])
-    within, across = np.full(index.size, np.nan), np.full(index.size, np.nan)
+    within, across, prefix = (np.full(index.size, np.nan) for _ in range(3))
     for number, picked in enumerate(index.rows()):
-        within[number], across[number] = similarities(rows["prompt_number"][picked].tolist(), rows["head"][picked].tolist())
-    return index.series({"fact.similarity.within": within, "fact.similarity.across": across})
+        prompts, heads = rows["prompt_number"][picked].tolist(), rows["head"][picked].tolist()
+        within[number], across[number] = similarities(prompts, heads)
+        prefix[number] = prefix_agreement(prompts, heads)
+    return index.series({"fact.similarity.within": within, "fact.similarity.across": across, "fact.similarity.prefix": prefix})
+
+
+def prefix_agreement(prompts: Sequence[int], texts: Sequence[str]) -> float:
+    """Longest common prefix over the mean length, mean over neighbouring texts of one prompt; NaN without any."""
+    pairs = [(a, b) for p, q, a, b in zip(prompts, prompts[1:], texts, texts[1:], strict=False) if p == q]
+    return _mean([2 * _common(a, b) / max(len(a) + len(b), 1) for a, b in pairs])
+
+
+def _common(a: str, b: str) -> int:
+    return next((at for at, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
 
 
 def similarities(prompts: Sequence[int], texts: Sequence[str]) -> tuple[float, float]:
@@ -86,13 +103,30 @@ def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values) if values else float("nan")
 
 
-def repeats(tail: str) -> bool:
-    """Whether the end of a response repeats itself: it deflates by more than ten, or one period covers its last 256 characters."""
+def compression(tail: str) -> float:
+    """Bytes over deflated bytes; NaN below 1,000 bytes, where the ratio says little."""
     raw = tail.encode()
-    if len(raw) >= 1000 and len(raw) / len(zlib.compress(raw, 6)) > _COMPRESSION:
+    return len(raw) / len(zlib.compress(raw, 6)) if len(raw) >= _LEAST_COMPRESSED else float("nan")
+
+
+def repeats(tail: str, ratio: float | None = None) -> bool:
+    """Whether the end of a response repeats itself; ratio: its compression, where it is known already.
+
+    It deflates by more than ten, most of its runs of four words were there before, or one period covers its last 256 bytes.
+    """
+    ratio = compression(tail) if ratio is None else ratio
+    if ratio > _COMPRESSION or (ratio > _SUSPICIOUS and _repeated_words(tail) > _REPEATED_WORDS):
         return True
+    raw = tail.encode()
     end = np.frombuffer(raw[-_LEAST_TAIL:], np.uint8)
     return any(float((end[period:] == end[:-period]).mean()) > 0.95 for period in range(1, 33))
+
+
+def _repeated_words(tail: str) -> float:
+    """0..1, 1 - different over all runs of four words; 0 below 50 words."""
+    words = tail.split()
+    runs = [tuple(words[at : at + 4]) for at in range(len(words) - 3)]
+    return 1 - len(set(runs)) / len(runs) if len(words) >= 50 else 0.0
 
 
 def _repetition(data: RunData, after: Position | None) -> FactSeries:
@@ -106,7 +140,7 @@ def _repetition(data: RunData, after: Position | None) -> FactSeries:
     if not len(counts["step"]):
         return {}
     places = {key: at for at, key in enumerate(zip(counts["attempt"].tolist(), counts["step"].tolist(), strict=True))}
-    repeated, weight, besides = (np.zeros(len(places)) for _ in range(3))
+    repeated, weight, besides, ratios, measured = (np.zeros(len(places)) for _ in range(5))
     cursor = data.store.cursor().execute(
         f"""SELECT attempt, step, right(response, {_TAIL_CHARACTERS}), {loss_weight(data)}, finish_reason = 'length'
             FROM trajectory t WHERE {TRAINING} AND length(response) >= {_LEAST_TAIL}""",
@@ -114,15 +148,18 @@ def _repetition(data: RunData, after: Position | None) -> FactSeries:
     )
     while rows := cursor.fetchmany(_ROWS_AT_ONCE):
         for attempt, step, tail, share, truncated in rows:
-            if repeats(tail):
-                at = places[(attempt, step)]
+            at, ratio = places[(attempt, step)], compression(tail)
+            if ratio > 0:  # false where it is not a number
+                ratios[at] += ratio
+                measured[at] += 1
+            if repeats(tail, ratio):
                 repeated[at] += 1
                 weight[at] += share or 0.0
                 besides[at] += 0.0 if truncated else share or 0.0
-    return _shares(counts, repeated, weight, besides)
+    return _shares(counts, repeated, weight, besides, np.where(measured > 0, ratios / np.maximum(measured, 1), np.nan))
 
 
-def _shares(counts: dict[str, NDArray[np.generic]], repeated: Floats, weight: Floats, besides: Floats) -> FactSeries:
+def _shares(counts: dict[str, NDArray[np.generic]], repeated: Floats, weight: Floats, besides: Floats, ratio: Floats) -> FactSeries:
     total = np.asarray(counts["weight"], dtype=np.float64)
     truncated = np.nan_to_num(np.asarray(counts["truncated"], dtype=np.float64))
     known = (total > 0) & (np.asarray(counts["reasons"], dtype=np.float64) > 0)
@@ -130,6 +167,7 @@ def _shares(counts: dict[str, NDArray[np.generic]], repeated: Floats, weight: Fl
     long = np.asarray(counts["long"], dtype=np.float64)
     return index.series(
         {
+            "fact.tail.compression": ratio,
             "fact.repetitive_frac": np.where(long > 0, repeated / np.maximum(counts["texts"].astype(np.float64), 1), np.nan),
             "fact.loss_share.repetitive": np.where(total > 0, weight / np.maximum(total, 1e-9), np.nan),
             "fact.loss_share.outliers": np.where(known, (truncated + besides) / np.maximum(total, 1e-9), np.nan),

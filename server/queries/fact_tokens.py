@@ -20,6 +20,7 @@ _QUERY = f"""
 WITH a AS (
     SELECT t.attempt, t.step, t.n, t.task, t.policy_lag AS lag, t.policy_version_last - t.policy_version_first AS span,
            t.origin, t.finish_reason, t.reward, t.prompt_tokens,
+           t.advantage IS NULL AS by_token,
            coalesce(t.advantage, list_avg(list_filter(k.advantages, lambda x: x IS NOT NULL))) AS advantage,
            k.old_logprobs AS o, k.rollout_logprobs AS r, k.current_logprobs AS c, k.entropies AS e,
            k.response_mask AS m, k.loss_mask AS l, list_position(k.response_mask, 1) AS start,
@@ -35,6 +36,7 @@ v AS (
     SELECT *, coalesce(m, 1) = 1 AND (m IS NOT NULL OR place > coalesce(prompt_tokens, 0)) AS own,
            CASE WHEN own AND isfinite(o) AND isfinite(r) THEN abs(o - r) END AS d,
            CASE WHEN own AND isfinite(o) AND isfinite(c) THEN c - o END AS u,
+           CASE WHEN own AND isfinite(r) AND isfinite(e) THEN -r - e END AS x, 1 - exp(coalesce(o, r)) AS pull,
            own AND coalesce(m_next, 1) = 1 AND isfinite(o_next) AND isfinite(r_next) AND isfinite(o) AND isfinite(r) AS pair
     FROM u),
 s AS (
@@ -46,9 +48,11 @@ s AS (
            sum(l) AS trained, sum(l) FILTER (NOT own) AS extra, sum(l) FILTER (place < coalesce(start, prompt_tokens + 1)) AS in_prompt,
            count(l) AS masked, count(*) FILTER (own) AS policy, count(*) FILTER (own AND l = 0) AS missing,
            max_by(l, place) FILTER (own) AS last_trained, sum(e) FILTER (own) AS e_own, count(e) FILTER (own) AS e_own_n,
-           sum(e) FILTER (l = 1) AS e_loss, count(e) FILTER (l = 1) AS e_loss_n, avg(r) FILTER (own AND isfinite(r)) AS r_mean
+           sum(e) FILTER (l = 1) AS e_loss, count(e) FILTER (l = 1) AS e_loss_n, avg(r) FILTER (own AND isfinite(r)) AS r_mean,
+           count(x) AS surprises, sum(x) AS x_sum, sum(x * x) AS x_squares, max_by(r, place) FILTER (own AND isfinite(r)) AS r_last,
+           sum(pull) FILTER (own AND isfinite(pull)) AS pull_sum, sum(pull) FILTER (own AND pull > 0.8) AS pull_rare
     FROM v GROUP BY attempt, step, n)
-SELECT s.*, a.task, a.lag, a.span, a.origin, a.finish_reason, a.advantage FROM s JOIN a USING (attempt, step, n)
+SELECT s.*, a.task, a.lag, a.span, a.origin, a.finish_reason, a.advantage, a.by_token FROM s JOIN a USING (attempt, step, n)
 ORDER BY s.attempt, s.step, s.n"""
 
 
@@ -61,6 +65,7 @@ def token_facts(data: RunData, after: Position | None) -> FactSeries:
     index = StepIndex(rows["attempt"], rows["step"])
     result: dict[str, Floats] = {"fact.tokens.n": index.count(np.ones(len(rows["step"]), bool))}
     result |= _mismatch(rows, numbers, index) | _update(numbers, index) | _masks(rows, numbers, index) | _entropies(numbers, index)
+    result |= _sampler(rows, numbers, index) | _negatives(numbers, index)
     return index.series(result) | _separation_by_task(rows, numbers)
 
 
@@ -162,6 +167,38 @@ def _entropies(x: dict[str, Floats], index: StepIndex) -> dict[str, Floats]:
         "fact.entropy.loss": index.mean(x["e_loss"] / np.maximum(loss, 1), loss > 0, loss),
         "fact.logprob.rollout": index.mean(x["r_mean"]),
     }
+
+
+def _sampler(rows: Columns, x: dict[str, Floats], index: StepIndex) -> dict[str, Floats]:
+    """Sampled against full entropy of the same tokens: their difference has mean 0 where the engine draws from what it reports."""
+    n, some = x["surprises"], x["surprises"] > 0
+    total = index.count(some)
+    squares = index.mean(np.nan_to_num(x["x_squares"]), some) * total
+    tokens = index.mean(n, some) * total
+    ended = np.array([reason == "stop" for reason in rows["finish_reason"]], dtype=bool)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        error = np.sqrt(squares) / tokens
+    return {
+        "fact.entropy.surprise": index.mean(x["x_sum"] / np.maximum(n, 1), some, n),
+        "fact.entropy.surprise_error": error,
+        "fact.logprob.end": index.mean(x["r_last"], ended),
+    }
+
+
+def _negatives(x: dict[str, Floats], index: StepIndex) -> dict[str, Floats]:
+    """How the weight of the loss splits by the sign of the advantage, where token rows say it."""
+    size = np.abs(x["advantage"])
+    some, minus = size > 1e-6, x["advantage"] < 0
+    pull, rare = size * x["pull_sum"], np.where(minus, size * np.nan_to_num(x["pull_rare"]), 0.0)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        result = {"fact.gradient.negative_rare_frac": index.mean(rare, some & np.isfinite(pull)) / index.mean(pull, some)}
+        # Where trajectories have an advantage of their own, their facts are over all of them, not over those with tokens only.
+        if np.all(x["by_token"] == 1):
+            tokens = np.where(np.isfinite(x["trained"]), x["trained"], x["policy"])
+            mass = size * tokens
+            result["fact.advantage.negative_mass_frac"] = index.mean(np.where(minus, mass, 0.0), some) / index.mean(mass, some)
+            result["fact.advantage.negative_token_frac"] = index.mean(minus.astype(np.float64), np.isfinite(size), tokens)
+    return result
 
 
 def _median(values: Floats) -> float:

@@ -32,7 +32,9 @@ WITH t AS MATERIALIZED (
            policy_version_last - policy_version_first AS span, advantage, difficulty,
            coalesce(prompt_tokens, length(prompt)) AS prompt_size, hash(coalesce(prompt, prompt_messages::VARCHAR)) AS prompt_hash,
            hash(response) AS response_hash, length(response) AS characters, {loss_weight(data)} AS weight,
-           verifier_status IN ('timeout', 'error') AS failed
+           verifier_status IN ('timeout', 'error') AS failed,
+           CASE WHEN coalesce(kept, TRUE) THEN response_tokens END AS trained,
+           try_cast(sampling ->> '$.temperature' AS DOUBLE) AS temperature, try_cast(sampling ->> '$.top_p' AS DOUBLE) AS top_p
     FROM trajectory t WHERE {TRAINING}),
 edges AS (SELECT attempt, step, min(reward) AS low, max(reward) AS high FROM t GROUP BY ALL),
 prompts AS (
@@ -79,6 +81,8 @@ SELECT t.attempt, t.step,
     max(tokens) AS "fact.length.max",
     avg(tokens) FILTER (high > low AND reward > (high + low) / 2) AS "fact.length.correct.mean",
     avg(tokens) FILTER (high > low AND reward <= (high + low) / 2) AS "fact.length.wrong.mean",
+    quantile_cont(tokens, 0.99) FILTER (high > low AND reward > (high + low) / 2 AND finish_reason <> 'length')
+        AS "fact.length.correct.p99",
     CASE WHEN count(*) FILTER (high > low AND reward > (high + low) / 2) >= 12
          THEN corr(CASE WHEN high > low AND reward > (high + low) / 2 THEN reward END, tokens) END AS "fact.length.correct_correlation",
     sum(weight) FILTER (finish_reason = 'length') / nullif(sum(weight), 0) AS truncated_weight,
@@ -87,6 +91,13 @@ SELECT t.attempt, t.step,
     any_value(repeated) AS "fact.duplicate.across_frac",
     avg(characters) AS "fact.length.characters",
     avg((advantage < 0)::INT) AS "fact.advantage.negative_frac",
+    coalesce(sum(weight * abs(advantage)) FILTER (advantage < 0), 0) / nullif(sum(weight * abs(advantage)), 0)
+        AS "fact.advantage.negative_mass_frac",
+    CASE WHEN count(advantage) > 0
+         THEN coalesce(sum(trained) FILTER (advantage < 0), 0) / nullif(sum(trained) FILTER (advantage IS NOT NULL), 0)
+         END AS "fact.advantage.negative_token_frac",
+    avg(temperature) AS "fact.sampling.temperature",
+    avg(top_p) AS "fact.sampling.top_p",
     avg(prompt_size) AS "fact.prompt.length",
     avg(try_cast(difficulty AS DOUBLE)) AS "fact.difficulty"
 FROM t JOIN edges USING (attempt, step) LEFT JOIN prompts USING (attempt, step)

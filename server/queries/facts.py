@@ -1,14 +1,14 @@
 """Series derived from trajectory and token rows (`fact.*`), one value an (attempt, step), where their fields are written.
 
 Only training trajectories count (split train, or no split). A fact whose fields a run does not write is absent, never 0.
-FACTS says what each one means; the queries are in fact_trajectories, fact_groups, fact_tokens, fact_text,
-fact_turns and fact_context.
+FACTS says what each one means; the queries are in the fact_* modules beside this one.
 """
 
 from __future__ import annotations
 
 from server.queries.fact_context import context_facts
 from server.queries.fact_groups import group_facts
+from server.queries.fact_script import script_facts
 from server.queries.fact_text import text_facts
 from server.queries.fact_tokens import token_facts
 from server.queries.fact_trajectories import mix_facts, trajectory_facts
@@ -45,15 +45,24 @@ FACTS: dict[str, str] = {
     "fact.length.p95": "95th percentile of response tokens",
     "fact.length.max": "longest response in tokens",
     "fact.length.correct.mean": "mean tokens of responses rewarded above the middle of the step's range",
+    "fact.length.correct.p99": "99th percentile of tokens of those that ended by themselves",
     "fact.length.wrong.mean": "mean tokens of responses rewarded below it",
     "fact.length.reward_correlation": "correlation of reward and length within groups",
     "fact.length.correct_correlation": "correlation of reward and length among responses above the middle of the step's range",
+    "fact.length.paired_gain": "success of a group's longer half minus that of its shorter half, mean over groups",
     "fact.loss_share.truncated": "0..1, weight in the loss of truncated responses under the run's aggregation",
     "fact.loss_share.repetitive": "0..1, weight in the loss of responses whose tail repeats itself",
     "fact.loss_share.outliers": "0..1, weight in the loss of truncated or repetitive responses",
     "fact.loss_share.largest": "0..1, weight in the loss of the heaviest response",
     "fact.repetitive_frac": "0..1, responses whose tail repeats itself, of those long enough to tell",
+    "fact.tail.compression": "characters over deflated bytes of the last 2,000 characters, mean over responses of at least 1,000",
+    "fact.script.foreign_frac": "0..1, letters of a script that the prompt does not have, mean over responses",
+    "fact.script.mixed_frac": "0..1, responses with more than 5 % of such letters",
+    "fact.script.switches": "changes of script per 1,000 characters",
+    "fact.script.reward_mixed": "mean reward of responses with more than 5 % of foreign letters",
+    "fact.script.reward_plain": "mean reward of the others",
     "fact.similarity.within": "0..1, mean Jaccard similarity of 5-character shingles between responses to one prompt",
+    "fact.similarity.prefix": "0..1, longest common prefix over mean length, pairs of responses to one prompt",
     "fact.similarity.across": "0..1, the same between responses to different prompts",
     "fact.duplicate.across_frac": "0..1, responses whose text also answers another prompt of the step",
     "fact.length.characters": "mean characters of a response",
@@ -76,6 +85,11 @@ FACTS: dict[str, str] = {
     "fact.advantage.correlation": "correlation of reward and advantage within groups, mean over groups with different rewards",
     "fact.advantage.equals_reward_frac": "0..1, trajectories whose advantage is their reward",
     "fact.advantage.negative_frac": "0..1, trajectories with negative advantage",
+    "fact.advantage.negative_mass_frac": "0..1, share of negative advantages in the sum of weight times abs(advantage); 0.75 is N/P = 3",
+    "fact.advantage.negative_token_frac": "0..1, tokens of responses with negative advantage, of those that are trained",
+    "fact.gradient.negative_rare_frac": "0..1, share of negative tokens below 20 % in the sum of abs(advantage) (1 - probability)",
+    "fact.sampling.temperature": "mean temperature that the trajectories were sampled with",
+    "fact.sampling.top_p": "mean top_p that the trajectories were sampled with",
     "fact.prompt.length": "mean prompt tokens (characters where tokens are not written)",
     "fact.difficulty": "mean of difficulty where it is a number",
     "fact.tokens.n": "trajectories with token rows",
@@ -104,6 +118,9 @@ FACTS: dict[str, str] = {
     "fact.mask.prompt_frac": "0..1, trained tokens within the prompt",
     "fact.entropy.response": "nats, mean entropy over the policy's tokens",
     "fact.entropy.loss": "nats, mean entropy over trained tokens",
+    "fact.entropy.surprise": "nats, minus rollout log-prob minus entropy, mean over own tokens; 0 where drawn as reported",
+    "fact.entropy.surprise_error": "nats, standard error of it",
+    "fact.logprob.end": "nats, mean rollout log-prob of the last token of self-ended responses",
     "fact.logprob.rollout": "nats, mean rollout log-prob of the policy's tokens",
     "fact.turns.n": "trajectories with turns",
     "fact.turns.mean": "mean turns of the policy in a trajectory",
@@ -158,6 +175,6 @@ def add_facts(data: RunData, after: Position | None = None) -> None:
     Reads the tables in one pass each, groups in the database and keeps one number a step, so that memory does not grow
     with the length of responses.
     """
-    for part in (trajectory_facts, mix_facts, group_facts, token_facts, text_facts, turn_facts, context_facts):
+    for part in (trajectory_facts, mix_facts, group_facts, token_facts, text_facts, turn_facts, context_facts, script_facts):
         for name, (attempts, steps, values) in part(data, after).items():
             data.add(name, attempts, steps, values, after=after)

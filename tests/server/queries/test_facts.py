@@ -14,7 +14,7 @@ from ingest.discover import discover
 from ingest.load import identify
 from ingest.load import load_run as read_run
 from ingest.store.connection import Store
-from server.queries.fact_text import jaccard, repeats, shingles, similarities
+from server.queries.fact_text import compression, jaccard, repeats, shingles, similarities
 from server.queries.facts import FACTS, add_facts
 from server.queries.run_data import load_run
 from server.queries.view import RunData
@@ -255,3 +255,134 @@ def test_a_tail_repeats_by_its_period_or_by_how_far_it_shrinks() -> None:
     assert repeats(" ".join("so we add one more line to the proof and go on" for _ in range(60)))
     prose = " ".join(f"{n * n} is the square of {n}, and {n**3 % 97} is left" for n in range(60))
     assert not repeats(prose)
+
+
+def test_negative_mass_and_tokens_follow_length_and_what_is_kept(run: Build) -> None:
+    rows = group([1, 0, 0], [1.0, -0.5, -0.5], response_tokens=100)
+    rows[2]["response_tokens"] = 300
+    data = run(rows, {"loss_agg": "token-mean"})
+    assert value(data, "fact.advantage.negative_mass_frac") == pytest.approx((50 + 150) / (100 + 50 + 150))
+    assert value(data, "fact.advantage.negative_token_frac") == pytest.approx(400 / 500)
+
+
+def test_a_sequence_mean_weighs_every_response_alike_and_a_dropped_one_not_at_all(run: Build) -> None:
+    rows = group([1, 0, 0], [1.0, -0.5, -0.5], response_tokens=100)
+    rows[2] |= {"response_tokens": 300, "kept": False}
+    data = run(rows, {"loss_agg": "seq-mean"})
+    assert value(data, "fact.advantage.negative_mass_frac") == pytest.approx(0.5 / 1.5)
+    assert value(data, "fact.advantage.negative_token_frac") == pytest.approx(0.5)
+
+
+def test_advantages_of_tokens_alone_make_the_same_facts(run: Build) -> None:
+    rows = [
+        {"response": "ab", "response_tokens": 2, "rollout_logprobs": [-0.1, -0.1], "loss_mask": [1, 1], "advantages": [0.5, 0.5]},
+        {"response": "abcdef", "response_tokens": 6, "rollout_logprobs": [-0.1] * 6, "loss_mask": [1] * 6, "advantages": [-0.5] * 6},
+    ]
+    data = run(rows)
+    assert value(data, "fact.advantage.negative_mass_frac") == pytest.approx(3 / 4)
+    assert value(data, "fact.advantage.negative_token_frac") == pytest.approx(6 / 8)
+
+
+def test_without_advantages_there_is_no_mass(run: Build) -> None:
+    data = run([{"response": "a", "response_tokens": 3}])
+    assert "fact.advantage.negative_mass_frac" not in data.metrics()
+    assert "fact.advantage.negative_token_frac" not in data.metrics()
+
+
+def test_surprise_is_minus_log_prob_minus_entropy_over_the_same_tokens(run: Build) -> None:
+    rows = [{"response": "abc", "response_mask": [0, 1, 1], "rollout_logprobs": [None, -0.5, -0.1], "entropies": [None, 0.3, 0.2]}]
+    data = run(rows)
+    assert value(data, "fact.entropy.surprise") == pytest.approx((0.2 - 0.1) / 2)
+    assert value(data, "fact.entropy.surprise_error") == pytest.approx(math.sqrt(0.2**2 + 0.1**2) / 2)
+    assert value(data, "fact.logprob.end") == pytest.approx(-0.1)
+
+
+def test_longer_responses_of_a_group_are_compared_with_its_shorter_ones(run: Build) -> None:
+    rows = group([1, 0, 1, 1], [0.5, -1, 0.5, 0.5])
+    for row, tokens in zip(rows, (10, 12, 30, 40), strict=True):
+        row["response_tokens"] = tokens
+    assert value(run(rows), "fact.length.paired_gain") == pytest.approx(1.0 - 0.5)
+
+
+def test_the_longest_right_responses_that_ended_set_the_need(run: Build) -> None:
+    rows = group([1] * 100 + [0], [0] * 101)
+    for n, row in enumerate(rows):
+        row["response_tokens"] = n + 1
+    rows[99] |= {"finish_reason": "length"}
+    assert value(run(rows), "fact.length.correct.p99") == pytest.approx(98.02)
+
+
+def test_sampling_is_read_where_it_is_written(run: Build) -> None:
+    data = run([{"response": "a", "sampling": {"temperature": 0.6, "top_p": 0.9}}, {"response": "b", "sampling": {"temperature": 1.0}}])
+    assert value(data, "fact.sampling.temperature") == pytest.approx(0.8)
+    assert value(data, "fact.sampling.top_p") == pytest.approx(0.9)
+
+
+def test_prefixes_are_compared_within_a_prompt(run: Build) -> None:
+    rows = [{"prompt": "p", "response": "abcdefgh"}, {"prompt": "p", "response": "abcdxxxx"}, {"prompt": "q", "response": "abcdefgh"}]
+    assert value(run(rows), "fact.similarity.prefix") == pytest.approx(4 / 8)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("the same thing again and " * 80, True),
+        (" ".join(f"step {n} we add {n * 7919 % 1000} and carry {n * 31 % 97} over" for n in range(60)), False),
+        ("ab" * 200, True),
+    ],
+)
+def test_loops_are_told_from_text_that_only_looks_alike(text: str, expected: bool) -> None:
+    assert repeats(text[-2000:]) is expected
+
+
+def test_runs_of_words_count_where_the_tail_deflates_less_than_tenfold() -> None:
+    block = [f"item {n * 7919 % 1013} costs {n * 31 % 89}" for n in range(20)]
+    tail = (" ".join(block * 4))[-2000:]
+    assert 4 < compression(tail) < 10
+    assert repeats(tail)
+    assert math.isnan(compression("short"))
+
+
+def test_seven_short_answers_and_a_loop(run: Build) -> None:
+    rows: list[dict[str, Any]] = [{"response": "fine", "response_tokens": 200} for _ in range(7)]
+    rows.append({"response": "no end " * 1200, "response_tokens": 8192})
+    data = run(rows, {"loss_agg": "token-mean"})
+    assert value(data, "fact.repetitive_frac") == 1 / 8
+    assert value(data, "fact.loss_share.repetitive") == pytest.approx(8192 / 9592, abs=1e-4)
+    assert value(data, "fact.tail.compression") > 10
+
+
+@pytest.mark.parametrize(
+    ("prompt", "response", "foreign"),
+    [
+        ("What is two plus two?", "The answer is четыре because two and two", 6 / 33),
+        ("What is two plus two, in words please?", "答案是四因为二加二等于四所以我们知道答案就是这个数字", 1.0),
+        (
+            "计算二加二等于多少，请给出答案",
+            "答案是四因为二加二等于四 $x_1 + alpha = beta$ `return value` \\frac{1}{2} 所以答案就是四这个数",
+            0.0,
+        ),
+        ("计算二加二等于多少，请给出答案", "答案是四因为 x 和 y 的和是四所以我们知道答案就是四 km", 0.0),
+        ("Translate 二加二等于多少 to English words", "二加二等于四 means that two and two make four in total", 0.0),
+        ("二加二はいくつですか", "答えは四です。二と二を足すと四になるからです。間違いありません", 0.0),
+    ],
+)
+def test_letters_count_as_foreign_by_the_scripts_of_the_prompt(run: Build, prompt: str, response: str, foreign: float) -> None:
+    data = run([{"prompt": prompt, "response": response, "reward": 1.0}])
+    assert value(data, "fact.script.foreign_frac") == pytest.approx(foreign, abs=0.02)
+    assert value(data, "fact.script.mixed_frac") == float(foreign > 0.05)
+
+
+def test_rewards_are_split_by_mixed_script_and_ascii_text_is_plain(run: Build) -> None:
+    plain = {"prompt": "Add two and two", "response": "Two and two make four, as we all know.", "reward": 1.0}
+    mixed = {"prompt": "Add two and two", "response": "Two and two make четыре, как мы все знаем.", "reward": 0.0}
+    data = run([plain, mixed])
+    assert value(data, "fact.script.mixed_frac") == 0.5
+    assert value(data, "fact.script.reward_plain") == 1.0
+    assert value(data, "fact.script.reward_mixed") == 0.0
+    assert value(data, "fact.script.switches") > 0
+
+
+def test_digits_and_too_few_letters_say_nothing_about_language(run: Build) -> None:
+    data = run([{"prompt": "S4312=", "response": "#1234"}, {"prompt": "12 + 30 =", "response": "42"}])
+    assert "fact.script.foreign_frac" not in data.metrics()
