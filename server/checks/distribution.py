@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import math
+from typing import NamedTuple
+
+import numpy as np
+
 from ingest.schema.metrics import primary_eval
 from server.checks.base import CheckResult, Finding, answer, cannot
-from server.checks.measure import finite, level, mean_of, moved, points, reward_metric, shift
+from server.checks.measure import finite, level, mean_of, moved, points, reward_metric, reward_range, shift
 from server.detectors.middle import median
 from server.queries.view import RunView
 
@@ -29,6 +34,15 @@ def quality_since(view: RunView, onset: int) -> tuple[float | None, float | None
         found = shift(view, metric, (onset - span, onset - 1), (max(onset, view.step - span), view.step)) if metric else None
         result.append(found.z if found is not None else None)
     return result[0], result[1]
+
+
+def solved(view: RunView) -> bool:
+    """With hardly a wrong response left, likeness and low entropy are what right answers have in common."""
+    every = mean_of(view, "group.solve_all_frac" if view.has("group.solve_all_frac") else "fact.group.all_high_frac", 5)
+    metric = reward_metric(view)
+    low, high = reward_range(view)
+    now = mean_of(view, metric, 5) if metric else None
+    return (every is not None and every > 0.6) or (now is not None and (now - low) / (high - low) > 0.9)
 
 
 def still_learning(view: RunView, finding: Finding) -> CheckResult:
@@ -70,12 +84,43 @@ def clipped_high(view: RunView, finding: Finding) -> CheckResult:
     )
 
 
+def negative_mass(view: RunView, newest: int = 5) -> float | None:
+    """0..1, share of negative advantages in sum of abs(advantage) over trained tokens; N/P = share / (1 - share).
+
+    From trajectories or token rows, else from the logged mean and mean absolute value.
+    """
+    own = mean_of(view, "fact.advantage.negative_mass_frac", newest)
+    if own is not None:
+        return own
+    mean, size = mean_of(view, "adv.mean", newest), mean_of(view, "adv.abs_mean", newest)
+    return min(1.0, max(0.0, (size - mean) / (2 * size))) if mean is not None and size is not None and size > 1e-6 else None
+
+
 def negatives_weigh(view: RunView, finding: Finding) -> CheckResult:
-    """Share of negative advantages, and whether it rose before."""
+    """Mass of negative advantages over the tokens (a half in a sound group), and whether their rare tokens weigh more than before."""
+    mass = negative_mass(view)
     share = mean_of(view, "adv.neg_frac", 5) if view.has("adv.neg_frac") else mean_of(view, "fact.advantage.negative_frac", 5)
-    if share is None:
-        return cannot("negatives_weigh", "adv.neg_frac", "advantage")
-    return answer("negatives_weigh", share > 0.6, share < 0.45, {"negative_frac": share}, f"{share:.0%} of samples have negative advantage")
+    if mass is None and share is None:
+        return cannot("negatives_weigh", "advantage", "adv.neg_frac")
+    rare = _levels(view, "fact.gradient.negative_rare_frac", finding.onset_step)
+    heavier = rare is not None and rare[1] > 0.6 and rare[1] > rare[0] + 0.2
+    much = mass > 0.6 if mass is not None else (share or 0) > 0.6
+    little = mass < 0.55 if mass is not None else (share or 0) < 0.45
+    observed = {
+        "negative_mass_frac": mass,
+        "negative_frac": share,
+        "rare_before": rare[0] if rare else None,
+        "rare_now": rare[1] if rare else None,
+    }
+    of = f"{mass:.0%} of the advantage's mass" if mass is not None else f"{share:.0%} of the samples"
+    return answer("negatives_weigh", much or heavier, little and not heavier, observed, f"{of} is negative")
+
+
+def _levels(view: RunView, metric: str, onset: int) -> tuple[float, float] | None:
+    """Median of at most 20 points before an onset, and of at most 5 newest ones since; None with fewer than three before or one since."""
+    series = finite(view.series(metric))
+    before, since = series.values[series.steps < onset][-20:], series.values[series.steps >= onset][-5:]
+    return (median(before), median(since)) if len(before) >= 3 and len(since) else None
 
 
 def engine_drifted(view: RunView, finding: Finding) -> CheckResult:
@@ -89,23 +134,44 @@ def engine_drifted(view: RunView, finding: Finding) -> CheckResult:
     )
 
 
+def negatives_or_drift(view: RunView, finding: Finding) -> CheckResult:
+    """Negative samples that outweigh the others, or trainer and engine that drifted apart: either suffices."""
+    parts = [check(view, finding) for check in (negatives_weigh, engine_drifted)]
+    told = [part for part in parts if part.verdict != "not_checkable"]
+    if not told:
+        return cannot("negatives_or_drift", *(name for part in parts for name in part.missing))
+    observed = {name: value for part in told for name, value in part.observed.items()}
+    supports = any(part.verdict == "supported" for part in told)
+    refutes = len(told) == len(parts) and all(part.verdict == "refuted" for part in told)
+    return answer("negatives_or_drift", supports, refutes, observed, "; ".join(part.note for part in told))
+
+
 def entropy_bonus(view: RunView, finding: Finding) -> CheckResult:
-    """An entropy bonus or a wider upper clip in the configuration, or an event that names it."""
+    """An entropy bonus, an event that names one, or a wider upper clip that is at work: far more clipped there than below.
+
+    A wide upper clip alone is common and explains nothing.
+    """
+    bonus = _entropy_coefficient(view)
+    low, high = view.config.get("clip_low"), view.config.get("clip_high")
+    wide = isinstance(low, (int, float)) and isinstance(high, (int, float)) and high > 1.3 * low
+    near = [e for e in view.events(finding.onset_step - 10) if any(w in e.text.lower() for w in ("entropy", "clip"))]
+    if bonus is None and low is None and not near:
+        return cannot("entropy_bonus", "config.entropy_coef", "config.clip_high")
+    at_work = wide and clipped_high(view, finding).verdict == "supported"
+    note = f"entropy coefficient {bonus}, {'wider upper clip' if wide else 'equal clips'}" + (
+        f", event: {near[0].text[:80]}" if near else ""
+    )
+    return answer(
+        "entropy_bonus", (bonus or 0) > 0 or at_work or bool(near), not bonus and not wide and not near, {"entropy_coef": bonus}, note
+    )
+
+
+def _entropy_coefficient(view: RunView) -> float | None:
     raw = view.run.raw_config
     update = raw.get("update")
     nested = update.get("entropy_coef") if isinstance(update, dict) else None
-    bonus = next((v for v in (raw.get("ent_coef"), raw.get("entropy_coeff"), nested) if isinstance(v, (int, float))), None)
-    low, high = view.config.get("clip_low"), view.config.get("clip_high")
-    wide = isinstance(low, (int, float)) and isinstance(high, (int, float)) and high > 1.3 * low
-    if bonus is None and low is None:
-        return cannot("entropy_bonus", "config.entropy_coef", "config.clip_high")
-    return answer(
-        "entropy_bonus",
-        bool(bonus) or wide,
-        not bonus and not wide,
-        {"entropy_coef": bonus},
-        f"entropy coefficient {bonus}, wider upper clip: {wide}",
-    )
+    found = (raw.get("ent_coef"), raw.get("entropy_coeff"), nested)
+    return next((float(v) for v in found if isinstance(v, (int, float))), None)
 
 
 def one_token(view: RunView, finding: Finding) -> CheckResult:
@@ -137,22 +203,159 @@ def template(view: RunView, finding: Finding) -> CheckResult:
     )
 
 
+class Surprise(NamedTuple):
+    """Sampled minus full entropy of the same tokens before and since an onset, in nats, and the standard errors of both means."""
+
+    before: float
+    since: float
+    error_before: float
+    error_since: float
+
+    @property
+    def z(self) -> float:
+        """The change in standard errors."""
+        return (self.since - self.before) / max(math.hypot(self.error_before, self.error_since), 1e-9)
+
+
+def surprise(view: RunView, onset: int) -> Surprise | None:
+    """How much rarer the drawn tokens are than the reported distribution says, before and since an onset.
+
+    At a lower temperature drawn tokens vary less, so the error since the onset is at least that of as many steps before it. None
+    with fewer than three steps before or two since.
+    """
+    values, errors = finite(view.series("fact.entropy.surprise")), finite(view.series("fact.entropy.surprise_error"))
+    if len(values) != len(errors):
+        return None
+    early, late = values.steps < onset, values.steps >= onset
+    a, b = values.values[early][-30:], values.values[late][-30:]
+    if len(a) < 3 or len(b) < 2:
+        return None
+    error_a, error_b = errors.values[early][-30:], errors.values[late][-30:]
+    usual = float(np.sqrt(np.mean(error_a**2)))
+    since = max(float(np.sqrt(np.mean(error_b**2))), usual) / math.sqrt(len(b))
+    return Surprise(float(a.mean()), float(b.mean()), usual / math.sqrt(len(a)), since)
+
+
 def sampler_changed(view: RunView, finding: Finding) -> CheckResult:
-    """Sampled entropy moved while the full one did not: another temperature or truncation."""
-    sampled = next((m for m in ("entropy.rollout.mean", "entropy.sampled") if view.has(m)), None)
+    """Another temperature or truncation than before: as written with the trajectories, or as the drawn tokens show.
+
+    Minus the log-prob of a drawn token has the entropy as its mean where the engine draws from the distribution that it reports.
+    Without token entropies the logged sampled and full entropy are compared.
+    """
+    for name in ("temperature", "top_p"):
+        written = _levels(view, f"fact.sampling.{name}", finding.onset_step)
+        if written is not None and abs(written[1] - written[0]) > 0.01:
+            return answer(
+                "sampler_changed", True, False, {f"{name}_before": written[0], name: written[1]}, f"{name} {written[0]:g} to {written[1]:g}"
+            )
+    found = surprise(view, finding.onset_step)
+    if found is not None:
+        observed = {"before": found.before, "since": found.since, "z": found.z}
+        note = f"drawn tokens are {_rarer(found.since)} than the entropy says, {found.before:+.3f} before"
+        return answer("sampler_changed", abs(found.z) > 3, abs(found.z) < 2, observed, note)
+    return _sampled_moved(view)
+
+
+def _rarer(nats: float) -> str:
+    return f"{abs(nats):.3f} nats {'rarer' if nats > 0 else 'likelier'}"
+
+
+def _sampled_moved(view: RunView) -> CheckResult:
+    sampled = next((m for m in ("entropy.sampled", "entropy.rollout.mean") if view.has(m)), None)
     if sampled is None or not view.has("entropy.mean"):
-        return cannot("sampler_changed", "entropy.rollout.mean", "entropy.mean")
+        return cannot("sampler_changed", "rollout_logprobs", "entropies", "entropy.sampled")
     one, both = moved(view, sampled, newest=3), moved(view, "entropy.mean", newest=3)
     if one is None or both is None:
         return cannot("sampler_changed", sampled, note="no baseline yet")
-    observed = {"sampled_z": one.z, "full_z": both.z}
-    return answer(
-        "sampler_changed",
-        abs(one.z) > 6 and abs(both.z) < 2,
-        abs(one.z - both.z) < 3,
-        observed,
-        f"sampled {one.z:+.1f}, full {both.z:+.1f} spreads",
+    # An engine that reports the entropy of its own full distribution does not show a change of its sampler.
+    only_sampled = abs(one.z) > 6 and abs(both.z) < 2
+    refutes = sampled == "entropy.sampled" and abs(one.z - both.z) < 3
+    note = f"sampled {one.z:+.1f}, full {both.z:+.1f} spreads"
+    return answer("sampler_changed", only_sampled, refutes, {"sampled_z": one.z, "full_z": both.z}, note)
+
+
+def sampler_hidden(view: RunView, finding: Finding) -> CheckResult:
+    """Log-probs before the sampling transform: the engine draws from another distribution than the one whose log-probs it reports."""
+    found = surprise(view, finding.onset_step)
+    if found is None:
+        return cannot("sampler_hidden", "rollout_logprobs", "entropies")
+    far = abs(found.since) > max(0.02, 4 * found.error_since)
+    observed = {"before": found.before, "since": found.since, "error": found.error_since}
+    note = f"drawn tokens are {_rarer(found.since)} than reported, error {found.error_since:.3f}"
+    return answer("sampler_hidden", far, abs(found.since) < 2 * found.error_since, observed, note)
+
+
+def entropy_rose(view: RunView, finding: Finding) -> CheckResult:
+    """Whether entropy rose at all: where it fell nothing explodes."""
+    return _direction(view, finding, "entropy_rose", 1.0)
+
+
+def entropy_fell(view: RunView, finding: Finding) -> CheckResult:
+    """Whether entropy fell at all: where it rose nothing holds rare tokens down."""
+    return _direction(view, finding, "entropy_fell", -1.0)
+
+
+def _direction(view: RunView, finding: Finding, name: str, sign: float) -> CheckResult:
+    found = next(
+        (v for m in ("entropy.mean", "entropy.sampled", "entropy.rollout.mean") if (v := _levels(view, m, finding.onset_step))), None
     )
+    if found is None:
+        return cannot(name, "entropy.mean")
+    # The direction alone proves no cause; the opposite one rules it out.
+    against = sign * _factor(found) < -0.1
+    return answer(name, False, against, {"before": found[0], "now": found[1]}, f"entropy {found[0]:.3f} to {found[1]:.3f} nats")
+
+
+def averaging_artefact(view: RunView, finding: Finding) -> CheckResult:
+    """The logged entropy moved and that of the policy's own tokens did not, or trained and own tokens differ.
+
+    Needs token rows on both sides of the onset.
+    """
+    logged, own, loss = (_levels(view, m, finding.onset_step) for m in ("entropy.mean", "fact.entropy.response", "fact.entropy.loss"))
+    if own is None or (logged is None and loss is None):
+        return cannot("averaging_artefact", "entropies", "loss_mask")
+    apart = loss is not None and abs(loss[1] - own[1]) > 0.1 * max(own[1], 0.01)
+    factor = _factor(own)
+    far = logged is not None and abs(_factor(logged)) > math.log(1.5) and abs(factor) < 0.3 * abs(_factor(logged))
+    together = logged is not None and abs(_factor(logged)) > math.log(1.5) and factor / _factor(logged) > 0.6
+    observed = {"own_before": own[0], "own": own[1], "trained": loss[1] if loss else None, "logged": logged[1] if logged else None}
+    note = f"own tokens {own[0]:.3f} to {own[1]:.3f} nats" + (f", logged {logged[0]:.3f} to {logged[1]:.3f}" if logged else "")
+    return answer("averaging_artefact", apart or far, together and not apart, observed, note)
+
+
+def _factor(levels: tuple[float, float]) -> float:
+    return math.log(max(levels[1], 1e-4) / max(levels[0], 1e-4))
+
+
+def rate_rose_before(view: RunView, finding: Finding) -> CheckResult:
+    """Step size: the learning rate had risen within 30 steps before the onset, beyond its warm-up."""
+    series = points(view, "lr")
+    at = finding.onset_step
+    old = series.values[(series.steps < at - 30)][-10:]
+    if len(old) < 3:
+        old = series.values[series.steps < at - 10][:10]
+    now = series.values[(series.steps >= at - 30) & (series.steps <= at + 3)]
+    if len(old) < 3 or not len(now):
+        return cannot("rate_rose_before", "lr")
+    before, most = median(old), float(np.max(now))
+    warm = view.config.get("lr_warmup_steps")
+    ramp = float(warm) if isinstance(warm, (int, float)) else 0.0
+    if before <= 0 or int(series.steps[0]) + ramp > at - 20:
+        return cannot("rate_rose_before", "lr", note="the learning rate was warming up")
+    note = f"learning rate {most / before:.3g} times that of before"
+    return answer("rate_rose_before", most > 1.5 * before, most < 1.1 * before, {"before": before, "now": most}, note)
+
+
+def coefficient_negative(view: RunView, finding: Finding) -> CheckResult:
+    """A coefficient of the wrong sign in the configuration: an entropy or KL term that pulls the other way."""
+    entropy, brake = _entropy_coefficient(view), view.config.get("kl_coef")
+    known = {"entropy": entropy, "KL": float(brake) if isinstance(brake, (int, float)) else None}
+    written = {name: value for name, value in known.items() if value is not None}
+    if not written:
+        return cannot("coefficient_negative", "config.entropy_coef", "config.kl_coef")
+    # A positive number in the file says nothing about the sign with which the code adds it.
+    note = "in the configuration: " + ", ".join(f"{name} coefficient {value:g}" for name, value in written.items())
+    return answer("coefficient_negative", min(written.values()) < 0, False, written, note)
 
 
 def rate_or_kl(view: RunView, finding: Finding) -> CheckResult:

@@ -163,6 +163,11 @@ def _trend_of(view: RunView, series: Series, steps: float, most: int, log: bool)
     return trend(part.steps, part.values), part
 
 
+def log_trend(part: Series) -> Trend:
+    """Trend of log10 of a window whose values are all positive."""
+    return trend(part.steps, np.log10(part.values))
+
+
 def reward_metric(view: RunView) -> str | None:
     """The task reward this run has: as logged, else of its trajectories."""
     return next((metric for metric in ("reward.generated.mean", "reward.mean", "fact.reward.mean") if view.has(metric)), None)

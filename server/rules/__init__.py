@@ -12,9 +12,13 @@ from server.rules.entropy_collapse import EntropyCollapse
 from server.rules.entropy_explosion import EntropyExplosion
 from server.rules.eval_not_following_reward import EvalNotFollowingReward
 from server.rules.joint_collapse import JointCollapse
+from server.rules.language_mixing import LanguageMixing
+from server.rules.length_collapse import LengthCollapse
 from server.rules.length_growth import LengthGrowth
 from server.rules.near_identical_responses import NearIdenticalResponses
+from server.rules.negative_samples_dominate import NegativeSamplesDominate
 from server.rules.non_finite import NonFinite
+from server.rules.repetition import Repetition
 from server.rules.reward_drop import RewardDrop
 from server.rules.reward_flat import RewardFlat
 from server.rules.run_stalled import RunStalled
@@ -33,10 +37,14 @@ RULES: tuple[Rule, ...] = (
     StalenessHarm(),
     Truncation(),
     AgentLoopFault(),
+    Repetition(),
     LengthGrowth(),
+    LengthCollapse(),
     EntropyCollapse(),
     EntropyExplosion(),
     NearIdenticalResponses(),
+    LanguageMixing(),
+    NegativeSamplesDominate(),
     Spike(),
     CriticUnreliable(),
     RewardDrop(),

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import server.checks.distribution as distribution
-import server.checks.integrity as integrity
 from server.checks.engine import reward_trend
-from server.checks.measure import beyond_for, finding, fresh, moved, points, warmed_up
+from server.checks.measure import beyond_for, finding, fresh, moved, points, reward_fell, reward_metric, warmed_up
 from server.detectors.level import beyond
 from server.queries.view import RunView
 from server.rules.base import Finding, Hypothesis, Param, Severity, Status, hypothesis
@@ -20,7 +19,8 @@ class EntropyExplosion:
     What it observes:
         Mean entropy above 1 nat at two of three points where the baseline is below .5: warn, from the first step on for runs that
         began below .5. Above twice the baseline and six of its spreads: watch; warn if length or truncation rise with it and the
-        reward does not. Above 2 nats after a baseline below 1, or doubled within 20 steps and above .5: critical.
+        reward is lower than before (three standard errors). Above 2 nats after a baseline below 1, or doubled within 20 steps and
+        above .5: critical.
 
     Why it matters:
         Rising entropy predicted collapses in public logs, falling entropy did not: the policy gives weight to tokens it should not.
@@ -28,7 +28,8 @@ class EntropyExplosion:
     Hypotheses:
         H3d negatives or off-policy tokens: many negative advantages, or trainer and engine drifted apart.
         H3f an entropy bonus or wider upper clip. H3h the sampler changed: only sampled entropy moved.
-        H3i averaging artefact: the entropy of the policy's own tokens did not move.
+        H3i averaging artefact: the entropy of the policy's own tokens did not move. H5a step size; H14d a coefficient of the wrong sign.
+        H3a, H3b, H3e and H3g as for a collapse; H3c is refuted where entropy rose.
 
     When it is wrong:
         Harder tasks raise entropy at once and it falls again. Qwen3-like models fall, then rise. Agent runs go through cycles.
@@ -54,11 +55,17 @@ class EntropyExplosion:
     )
     hold_points = 20
     hypotheses: tuple[Hypothesis, ...] = (
-        hypothesis("H3d", "metrics", distribution.negatives_weigh, distribution.engine_drifted),
+        hypothesis("H3d", "metrics", distribution.negatives_or_drift),
         hypothesis("H3f", "config", distribution.entropy_bonus),
-        hypothesis("H3h", "metrics", distribution.sampler_changed),
-        hypothesis("H3i", "tokens", integrity.entropy_artefact),
-        hypothesis("H5a", "metrics", distribution.rate_or_kl, prior=0.9),
+        hypothesis("H3h", "tokens", distribution.sampler_changed),
+        hypothesis("H3i", "tokens", distribution.averaging_artefact),
+        hypothesis("H5a", "metrics", distribution.rate_rose_before, distribution.rate_or_kl, prior=0.9),
+        hypothesis("H14d", "config", distribution.coefficient_negative, prior=0.9),
+        hypothesis("H3a", "metrics", distribution.still_learning, prior=0.8),
+        hypothesis("H3b", "config", distribution.many_updates, prior=0.8),
+        hypothesis("H3c", "metrics", distribution.entropy_fell, prior=0.5),
+        hypothesis("H3e", "metrics", distribution.one_token, prior=0.8),
+        hypothesis("H3g", "trajectories", distribution.template, prior=0.5),
     )
     next_checks = SYMPTOMS["entropy-explosion"].next_checks
 
@@ -74,7 +81,9 @@ class EntropyExplosion:
         severity: Severity | None = None
         limit = p["absolute"]
         if change is not None and change.now > p["times"] * base and change.z > p["z"]:
-            severity, limit = ("warn" if self._shape(view) else "watch"), p["times"] * base
+            # Below 1 nat it comes and goes without harm; a message needs the reward to go with it.
+            harm = self._shape(view) and self._reward_lower(view, change.onset)
+            severity, limit = ("warn" if harm else "watch"), p["times"] * base
         if base < p["absolute_baseline"] and beyond(series.values, p["absolute"], 3) >= 2:
             severity, limit = "warn", p["absolute"]
         if base < p["critical"] / 2 and beyond(series.values, p["critical"], 3) >= 2:
@@ -93,6 +102,10 @@ class EntropyExplosion:
             moved(view, m, newest=3, least=0.01) for m in ("length.response.mean", "length.response.truncated_frac", "fact.truncated_frac")
         ]
         return any(v is not None and v.z > 4 for v in high) and reward_trend(view) <= 0
+
+    def _reward_lower(self, view: RunView, onset: int) -> bool:
+        """The reward fell since the onset, or there is none to tell."""
+        return reward_metric(view) is None or reward_fell(view, onset) is not None
 
     def _doubled(self, view: RunView, metric: str) -> bool:
         series = points(view, metric)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import server.checks.distribution as distribution
+import server.checks.endings as endings
 import server.checks.shape as shape
-from server.checks.measure import Moved, finding, fresh, level, moved, points, trend_of, warmed_up, window
+from server.checks.measure import Moved, finding, fresh, level, moved, points, shift, trend_of, warmed_up, window
 from server.detectors.baseline import Baseline, median_spread, robust_z
 from server.detectors.level import since
 from server.detectors.trend import trend
@@ -21,6 +23,8 @@ class LengthGrowth:
         Theil-Sen slope of the mean length over 60 or 30 points above 20 % of the baseline per 100 steps (Mann-Kendall p < .01), and
         the newest points at least 20 % and four spreads above what they were when the window began: watch. Warn if the evaluation does
         not rise over the same span, or truncation is above 5 % and rising, or wrong answers grow more than twice as fast as right ones.
+        Where right responses began to be rewarded for length (correlation above .3, not so before), growth of 3 % and three errors since
+        then is a warn.
         Critical if more than half of the responses are cut as well.
 
     Why it matters:
@@ -29,7 +33,9 @@ class LengthGrowth:
     Hypotheses:
         H4a real gain: the evaluation rises with it. H4i the reward prefers length: correlation among right responses and within groups.
         H4b length by averaging: only wrong answers grow, under a sequence mean.
-        H4d lost termination; H4e repetition loops; H4f tool loops; H4g a mix of longer tasks; H4h a raised cap.
+        H4d, H10b lost termination: answers go on behind their end. H7d the engine draws from another distribution than it reports.
+        H4c is the opposite and refuted where long responses pay. H4e repetition loops;
+        H4f tool loops; H4g a mix of longer tasks; H4h a raised cap.
 
     When it is wrong:
         Growth of R1-Zero-like runs is often a real gain. Growth after a raised cap is planned.
@@ -50,19 +56,24 @@ class LengthGrowth:
         Param("window_points", 60, "points", 10, 240, "symptoms 0.3"),
         Param("window_steps", 60, "steps", 10, 2000, "symptoms 0.3"),
         Param("least_growth", 0.2, "share", 0.01, 5, "default of ours"),
+        Param("paid_growth", 0.03, "share", 0.005, 5, "default of ours", "where right answers get more reward for length than before"),
+        Param("paid_z", 3, "standard errors", 1, 10, "symptoms 0.3"),
         Param("truncated", 0.05, "0..1", 0, 1, "symptoms 4"),
         Param("cut", 0.5, "0..1", 0, 1, "symptoms 22"),
     )
     hold_points = 20
     hypotheses: tuple[Hypothesis, ...] = (
         hypothesis("H4i", "trajectories", shape.reward_prefers_length),
-        hypothesis("H4a", "metrics", shape.gain_is_real),
+        hypothesis("H4a", "metrics", shape.gain_is_real, shape.longer_is_better),
         hypothesis("H4b", "trajectories", shape.wrong_grow_longer),
-        hypothesis("H4d", "metrics", shape.termination_lost),
+        hypothesis("H4d", "trajectories", endings.answer_before_cut, endings.right_keep_length, endings.end_token_rarer),
+        hypothesis("H10b", "trajectories", endings.answer_before_cut, endings.cut_are_rewarded, prior=0.9),
         hypothesis("H4e", "trajectories", shape.tails_repeat),
         hypothesis("H4g", "trajectories", shape.mix_longer),
+        hypothesis("H7d", "tokens", distribution.sampler_hidden),
         hypothesis("H4f", "metrics", shape.tools_more, prior=0.9),
         hypothesis("H4h", "metrics", shape.cap_changed, prior=0.9),
+        hypothesis("H4c", "trajectories", shape.short_pays, prior=0.5),
     )
     next_checks = SYMPTOMS["length-growth"].next_checks
 
@@ -74,6 +85,9 @@ class LengthGrowth:
         if not fresh(view, series) or not warmed_up(view, series):
             return ()
         part = series.tail(window(series, p["window_steps"], p["window_points"]))
+        paid = self._paid(view, metric)
+        if paid is not None:
+            return (paid,)
         change = moved(view, metric, newest=5)
         if change is None or change.now < (1 + p["least_growth"]) * change.base.median or change.z < 4:
             change = self._slowly(series, part)
@@ -94,6 +108,22 @@ class LengthGrowth:
             "fact.length.wrong.mean",
         )
         return (finding(view, self.name, severity, change.onset, f"{text} since step {change.onset}", metric, *names),)
+
+    def _paid(self, view: RunView, metric: str) -> Finding | None:
+        """Growth since right answers get more reward for length: the price is seen at once, so that any growth after it tells."""
+        start = shape.length_paid_since(view)
+        if start is None:
+            return None
+        # The reward of a run that was paid for length throughout the last 150 steps has become how the task is.
+        found = shift(view, metric, (start - 50, start - 1), (max(start, view.step - 30), view.step)) if view.step - start <= 150 else None
+        if found is None or found.z < view.params["paid_z"] or found.change < view.params["paid_growth"] * found.before:
+            return None
+        severity: Severity = "critical" if self._severity(view, start) == "critical" else "warn"
+        summary = (
+            f"{metric} is {found.after:.1f} tokens, {found.before:.1f} before right answers were rewarded for length, since step {start}"
+        )
+        names = (shape.truncated_metric(view) or "fact.length.p95", "fact.length.correct_correlation", "eval.heldout.score")
+        return finding(view, self.name, severity, start, summary, metric, *names)
 
     def _slowly(self, series: Series, part: Series) -> Moved | None:
         """Growth too slow to leave a baseline that moves with it: the newest points against the window's first ones."""

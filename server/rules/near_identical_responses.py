@@ -26,7 +26,8 @@ class NearIdenticalResponses:
     Hypotheses:
         H3a sharpening: evaluation and reward still rise.
         H3g template: similarity across prompts grew. H9c the sampler copies: copies although the entropy is not low.
-        H3b many updates per batch.
+        H3b many updates per batch. H3c the upper clip holds rare tokens down. H3e one token. H3h the sampler changed.
+        H3i other tokens in the mean. H5a step size; H14d a coefficient of the wrong sign. H3d, H3f: explosions, refuted where entropy fell.
 
     When it is wrong:
         Short answers, tool calls and JSON are alike by nature.
@@ -52,11 +53,18 @@ class NearIdenticalResponses:
     )
     hold_points = 20
     hypotheses: tuple[Hypothesis, ...] = (
-        hypothesis("H3g", "trajectories", distribution.template),
-        hypothesis("H9c", "trajectories", distribution.same_seed),
         hypothesis("H3a", "metrics", distribution.still_learning),
         hypothesis("H3b", "config", distribution.many_updates, prior=0.8),
+        hypothesis("H3c", "metrics", distribution.clipped_high, prior=0.9),
+        hypothesis("H3d", "metrics", distribution.entropy_rose, prior=0.5),
         hypothesis("H3e", "metrics", distribution.one_token, prior=0.8),
+        hypothesis("H3f", "metrics", distribution.entropy_rose, prior=0.5),
+        hypothesis("H3g", "trajectories", distribution.template),
+        hypothesis("H3h", "tokens", distribution.sampler_changed),
+        hypothesis("H3i", "tokens", distribution.averaging_artefact, prior=0.9),
+        hypothesis("H5a", "metrics", distribution.rate_rose_before, distribution.rate_or_kl),
+        hypothesis("H14d", "config", distribution.coefficient_negative, prior=0.9),
+        hypothesis("H9c", "trajectories", distribution.same_seed),
     )
     next_checks = SYMPTOMS["near-identical-responses"].next_checks
 
@@ -83,7 +91,7 @@ class NearIdenticalResponses:
             start = float(view.series(metric).values[: int(p["start_points"])].mean())
             if relative and (len(series) < 2 * n or share < 2 * start):
                 continue
-            if self._solved(view):
+            if distribution.solved(view):
                 continue
             onset = beyond_for(view, metric, limit)
             summary = f"{share:.0%} {text}, {start:.0%} at the start; since step {onset}"
@@ -99,9 +107,3 @@ class NearIdenticalResponses:
         values = history(view, metric).values
         low, high = reward_range(view)
         return len(values) >= 20 and float(values[-10:].mean()) > float(values[:10].mean()) + 0.05 * (high - low)
-
-    def _solved(self, view: RunView) -> bool:
-        """With hardly a wrong response left, likeness is what right answers have in common."""
-        solved = mean_of(view, "group.solve_all_frac" if view.has("group.solve_all_frac") else "fact.group.all_high_frac", 5)
-        reward = mean_of(view, "reward.mean", 5)
-        return (solved is not None and solved > 0.6) or (reward is not None and reward > 0.9)
