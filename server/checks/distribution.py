@@ -231,9 +231,10 @@ def surprise(view: RunView, onset: int) -> Surprise | None:
     if len(a) < 3 or len(b) < 2:
         return None
     error_a, error_b = errors.values[early][-30:], errors.values[late][-30:]
-    usual = float(np.sqrt(np.mean(error_a**2)))
+    usual = float(np.sqrt(np.mean(error_a[-8:] ** 2)))  # of the entropy just before, not of that at the start
     since = max(float(np.sqrt(np.mean(error_b**2))), usual) / math.sqrt(len(b))
-    return Surprise(float(a.mean()), float(b.mean()), usual / math.sqrt(len(a)), since)
+    before = float(np.sqrt(np.mean(error_a**2))) / math.sqrt(len(a))
+    return Surprise(float(a.mean()), float(b.mean()), before, since)
 
 
 def sampler_changed(view: RunView, finding: Finding) -> CheckResult:

@@ -8,7 +8,7 @@ import numpy as np
 
 from server.checks.base import CheckResult, Finding, answer, cannot
 from server.checks.distribution import engine_drifted, negative_mass, quality_since
-from server.checks.measure import finite, moved
+from server.checks.measure import finite, shift
 from server.checks.shape import since_onset_levels
 from server.queries.view import RunView
 
@@ -75,11 +75,12 @@ def wrong_are_long(view: RunView, finding: Finding) -> CheckResult:
 
 def tasks_harder(view: RunView, finding: Finding) -> CheckResult:
     """Harder tasks than before, by the difficulty that is written with them."""
-    found = moved(view, "fact.difficulty", newest=5, floor=0.02)
-    if found is None:
+    onset = finding.onset_step
+    found = shift(view, "fact.difficulty", (onset - 50, onset - 1), (onset, view.step))
+    if found is None or not math.isfinite(found.error):
         return cannot("tasks_harder", "difficulty")
-    note = f"difficulty {found.base.median:.2f} to {found.now:.2f}"
-    return answer("tasks_harder", found.z > 4, abs(found.z) < 2, {"before": found.base.median, "now": found.now}, note)
+    note = f"difficulty {found.before:.2f} to {found.after:.2f}, {found.z:+.1f} errors"
+    return answer("tasks_harder", found.z > 4, found.z < 2, {"before": found.before, "now": found.after, "z": found.z}, note)
 
 
 def off_policy(view: RunView, finding: Finding) -> CheckResult:
