@@ -78,12 +78,15 @@ class LengthCollapse:
         for metrics in (shape.LENGTH, _MEDIAN):
             metric = next((m for m in metrics if view.has(m)), None)
             series = points(view, metric) if metric else None
-            if metric is None or series is None or not fresh(view, series) or not warmed_up(view, series):
+            if metric is None or series is None or not len(series):
                 continue
             now = float(series.values[-n:].max())
-            usual = self._usual(view, series, now)
-            if usual is None:
+            # A median is no more than the largest value: the usual case ends here.
+            if now >= 1.2 * p["of_baseline"] * max(series.values[-55:].max(), series.values[: int(p["start_points"])].max()):
                 continue
+            if not fresh(view, series) or not warmed_up(view, series):
+                continue
+            usual = self._usual(view, series)
             limit = p["of_baseline"] * usual
             if metric in _MEDIAN and usual > p["longer_before"] * p["tokens"]:
                 limit = max(limit, p["tokens"])
@@ -91,12 +94,9 @@ class LengthCollapse:
                 return (self._finding(view, metric, limit, usual),)
         return ()
 
-    def _usual(self, view: RunView, series: Series, now: float) -> float | None:
-        """The longer of the moving baseline and the run's start; None where the newest points are nowhere near a fall."""
+    def _usual(self, view: RunView, series: Series) -> float:
+        """The longer of the moving baseline and the run's start."""
         start = median(series.values[: int(view.params["start_points"])])
-        near = median(series.values[-2 * window(series, 25, 25) :])
-        if now >= 0.9 * max(start, near):
-            return None
         base = baseline(series.values, window(series, 50, 50), gap=max(5, int(view.params["held"])))
         return max(start, base.median) if base is not None else start
 

@@ -111,7 +111,7 @@ class Truncation:
     def _weight(self, view: RunView) -> Iterator[Finding]:
         p, metric = view.params, "fact.loss_share.outliers"
         share = mean_of(view, metric, 3)
-        if share is None or weighs_by_tokens(view.data) is False:
+        if share is None or share <= min(p["loss_share"], 0.9 * p["one_share"]) or weighs_by_tokens(view.data) is False:
             return
         if share > p["loss_share"] and len(points(view, metric)) >= 3:
             onset = beyond_for(view, metric, p["loss_share"])
@@ -127,7 +127,10 @@ class Truncation:
 
     def _cap(self, view: RunView) -> Iterator[Finding]:
         cap, metric = view.config.get("max_response_tokens"), "fact.length.correct.p99"
+        newest = view.series(metric).values[-1:]
+        if not isinstance(cap, (int, float)) or not len(newest) or not cap > 0.5 * view.params["cap_over_need"] * newest[0]:
+            return
         need = level(view, metric, 10)
-        if isinstance(cap, (int, float)) and need and len(points(view, metric)) >= 10 and cap > view.params["cap_over_need"] * need:
+        if need and len(points(view, metric)) >= 10 and cap > view.params["cap_over_need"] * need:
             summary = f"the cap of {cap:g} tokens is {cap / need:.0f} times the 99th percentile of right responses ({need:.0f} tokens)"
             yield finding(view, self.name, "info", int(points(view, metric).steps[0]), summary, metric, "length.response.max")
