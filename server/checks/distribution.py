@@ -13,6 +13,7 @@ from server.checks.measure import finite, level, mean_of, moved, points, reward_
 from server.detectors.middle import median
 from server.queries.view import RunView
 
+_MISMATCH = ("mismatch.logprob_diff.mean", "mismatch.prob_diff.mean", "mismatch.kl_k3")
 EVALS = ("eval.heldout.score", "eval.primary.*.*")
 
 
@@ -124,14 +125,20 @@ def _levels(view: RunView, metric: str, onset: int) -> tuple[float, float] | Non
 
 
 def engine_drifted(view: RunView, finding: Finding) -> CheckResult:
-    """Off-policy tokens: trainer and engine had drifted apart by the onset."""
-    metric = next((m for m in ("mismatch.logprob_diff.mean", "mismatch.prob_diff.mean", "mismatch.kl_k3") if view.has(m)), None)
-    found = moved(view, metric, newest=3, floor=0.1) if metric else None
-    if metric is None or found is None:
+    """Off-policy tokens: trainer and engine have drifted apart, against the run's past or, where short, before the onset."""
+    metric = next((m for m in _MISMATCH if view.has(m)), None)
+    if metric is None:
         return cannot("engine_drifted", "mismatch.logprob_diff.mean")
-    return answer(
-        "engine_drifted", found.z > 8, found.z < 4, {metric: found.now, "z": found.z}, f"{metric} {found.z:.1f} spreads from its past"
-    )
+    found = moved(view, metric, newest=3, floor=0.1)
+    if found is not None:
+        note = f"{metric} {found.z:.1f} spreads from its past"
+        return answer("engine_drifted", found.z > 8, found.z < 4, {metric: found.now, "z": found.z}, note)
+    levels = _levels(view, metric, finding.onset_step)
+    if levels is None or levels[0] <= 0:
+        return cannot("engine_drifted", metric, note="too few points before the onset")
+    times = levels[1] / levels[0]
+    note = f"{metric} {times:.1f} times that of before the onset"
+    return answer("engine_drifted", times > 4, times < 1.5, {metric: levels[1], "times": times}, note)
 
 
 def negatives_or_drift(view: RunView, finding: Finding) -> CheckResult:

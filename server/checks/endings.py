@@ -59,10 +59,16 @@ def right_keep_length(view: RunView, finding: Finding) -> CheckResult:
     own = since_onset_levels(view, ("fact.length.correct.mean", "length.response.terminated.mean"), finding.onset_step)
     if cut is None or own is None:
         return cannot("right_keep_length", *TRUNCATED, "fact.length.correct.mean", "length.response.terminated.mean")
+    if own[1] <= 0:  # trainers write 0 where no response ended
+        return cannot("right_keep_length", "length.response.terminated.mean", note="no response ended by itself")
     more, grew = cut[1] - cut[0], own[1] / max(own[0], 1.0) - 1
-    observed = {"truncated_before": cut[0], "truncated_now": cut[1], "growth": grew}
+    entropy = since_onset_levels(view, ("entropy.mean", "entropy.sampled"), finding.onset_step)
+    # Text that falls apart does not end either; then the length of what still ends says nothing about the end.
+    apart = entropy is not None and entropy[1] > 2 * entropy[0] and entropy[1] > 0.5
+    observed = {"truncated_before": cut[0], "truncated_now": cut[1], "growth": grew, "entropy": entropy[1] if entropy else None}
     note = f"truncated {cut[0]:.1%} to {cut[1]:.1%}, length of right or ended responses {grew:+.0%}"
-    return answer("right_keep_length", more > 0.1 and grew < 0.15, more < 0.02 or grew > 0.4, observed, note)
+    note += f", entropy rose to {entropy[1]:.2f} nats" if apart and entropy else ""
+    return answer("right_keep_length", more > 0.1 and grew < 0.15 and not apart, more < 0.02 or grew > 0.4, observed, note)
 
 
 def end_token_rarer(view: RunView, finding: Finding) -> CheckResult:

@@ -132,7 +132,14 @@ CASES: list[tuple[Check, Levels, dict[str, Any], str]] = [
     (endings.right_keep_length, {"fact.truncated_frac": (0.01, 0.6), "fact.length.correct.mean": (100, 180)}, {}, "refuted"),
     (endings.right_keep_length, {"fact.truncated_frac": (0.01, 0.01), "fact.length.correct.mean": (100, 101)}, {}, "refuted"),
     (endings.right_keep_length, {"fact.truncated_frac": (0.01, 0.6), "fact.length.correct.mean": (100, 125)}, {}, "inconclusive"),
+    (
+        endings.right_keep_length,
+        {"fact.truncated_frac": (0.01, 0.6), "fact.length.correct.mean": (100, 101), "entropy.mean": (0.2, 2.0)},
+        {},
+        "inconclusive",
+    ),
     (endings.right_keep_length, {"fact.truncated_frac": (0.01, 0.6)}, {}, "not_checkable"),
+    (endings.right_keep_length, {"fact.truncated_frac": (0.01, 1.0), "length.response.terminated.mean": (100, 0)}, {}, "not_checkable"),
     (endings.end_token_rarer, {"fact.logprob.end": (-0.01, -0.4)}, {}, "supported"),
     (endings.end_token_rarer, {"fact.logprob.end": (-0.01, -0.01)}, {}, "inconclusive"),
     (endings.end_token_rarer, {}, {}, "not_checkable"),
@@ -252,3 +259,12 @@ def test_pay_for_length_counts_only_where_it_began_within_the_run(store: Store) 
     assert since(dict.fromkeys(range(1, 101), 0.8), 100) is None
     assert since(dict.fromkeys(range(60, 101), 0.2), 100) is None
     assert since(dict.fromkeys(range(60, 81), 0.8), 100) is None  # ended
+
+
+@pytest.mark.parametrize(("now", "expected"), [(0.05, "supported"), (0.011, "refuted"), (0.025, "inconclusive")])
+def test_a_mismatch_without_a_past_is_measured_against_before_the_onset(store: Store, now: float, expected: str) -> None:
+    data = RunData(store, RunFacts("r", "p", "n", "native", None, {}, {}), (), {1: 1})
+    data.add("mismatch.logprob_diff.mean", [1] * 6, range(5, 35, 5), [0.01, 0.01, 0.01, now, now, now])
+    view = RunView(data, 1, 30)
+    assert distribution.engine_drifted(view, Finding("s", "warn", 20, "seen")).verdict == expected
+    assert distribution.engine_drifted(view, Finding("s", "warn", 10, "seen")).verdict == "not_checkable"
