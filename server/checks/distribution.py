@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
 
 import numpy as np
 
 from ingest.schema.metrics import primary_eval
 from server.checks.base import CheckResult, Finding, answer, cannot
+from server.checks.levels import log_factor, since_onset_levels
 from server.checks.measure import finite, level, mean_of, moved, points, reward_metric, reward_range, shift
+from server.checks.sampler import sampler_changed as sampler_changed
 from server.detectors.middle import median
 from server.queries.view import RunView
 
@@ -58,6 +59,19 @@ def still_learning(view: RunView, finding: Finding) -> CheckResult:
     return answer("still_learning", worst > -1 and best > 2, worst < -2, observed, note)
 
 
+def coverage_kept(view: RunView, finding: Finding) -> CheckResult:
+    """Sharpening keeps coverage: groups without a success do not grow, and right responses of a group stay different."""
+    none = since_onset_levels(view, ("group.solve_none_frac", "fact.group.all_low_frac"), finding.onset_step)
+    positive = since_onset_levels(view, ("fact.group.distinct_positive_frac",), finding.onset_step)
+    if none is None:
+        return cannot("coverage_kept", "group.solve_none_frac", "group_id")
+    narrow = positive is not None and positive[1] < 0.5 * positive[0]
+    observed = {"all_fail_before": none[0], "all_fail": none[1], "distinct_positives": positive[1] if positive else None}
+    note = f"groups without a success {none[0]:.0%} to {none[1]:.0%}"
+    note += f", different right responses {positive[0]:.0%} to {positive[1]:.0%}" if positive else ""
+    return answer("coverage_kept", none[1] <= none[0] and not narrow, none[1] > none[0] + 0.05, observed, note)
+
+
 def many_updates(view: RunView, finding: Finding) -> CheckResult:
     """Batches used more than once, or many tokens clipped."""
     updates, clipped = view.config.get("updates_per_batch"), level(view, "clip.frac", 10)
@@ -73,6 +87,21 @@ def many_updates(view: RunView, finding: Finding) -> CheckResult:
         {"updates_per_batch": n, "clip_frac": clipped},
         f"{n or 0:g} updates per batch, {clipped or 0:.2%} clipped",
     )
+
+
+def holds_with_fewer_updates(view: RunView, finding: Finding) -> CheckResult:
+    """The same steps of a second run with fewer updates per batch: whether its entropy is still up."""
+    other, mine = view.second_run, view.config.get("updates_per_batch")
+    if other is None:
+        return cannot("holds_with_fewer_updates", "second run")
+    theirs = other.config.get("updates_per_batch")
+    one, two = (mean_of(run, "entropy.mean", 10) for run in (view, other))
+    if not isinstance(mine, (int, float)) or not isinstance(theirs, (int, float)) or one is None or two is None:
+        return cannot("holds_with_fewer_updates", "config.updates_per_batch", "entropy.mean")
+    observed = {"updates": mine, "second_updates": theirs, "entropy": one, "second_entropy": two}
+    note = f"entropy {one:.3f} at {mine:g} updates per batch, {two:.3f} at {theirs:g} in the second run"
+    fewer = theirs < mine
+    return answer("holds_with_fewer_updates", fewer and two > 1.5 * one, fewer and two < 1.1 * one, observed, note)
 
 
 def clipped_high(view: RunView, finding: Finding) -> CheckResult:
@@ -103,7 +132,7 @@ def negatives_weigh(view: RunView, finding: Finding) -> CheckResult:
     share = mean_of(view, "adv.neg_frac", 5) if view.has("adv.neg_frac") else mean_of(view, "fact.advantage.negative_frac", 5)
     if mass is None and share is None:
         return cannot("negatives_weigh", "advantage", "adv.neg_frac")
-    rare = _levels(view, "fact.gradient.negative_rare_frac", finding.onset_step)
+    rare = since_onset_levels(view, ("fact.gradient.negative_rare_frac",), finding.onset_step)
     heavier = rare is not None and rare[1] > 0.6 and rare[1] > rare[0] + 0.2
     much = mass > 0.6 if mass is not None else (share or 0) > 0.6
     little = mass < 0.55 if mass is not None else (share or 0) < 0.45
@@ -117,13 +146,6 @@ def negatives_weigh(view: RunView, finding: Finding) -> CheckResult:
     return answer("negatives_weigh", much or heavier, little and not heavier, observed, f"{of} is negative")
 
 
-def _levels(view: RunView, metric: str, onset: int) -> tuple[float, float] | None:
-    """Median of at most 20 points before an onset, and of at most 5 newest ones since; None with fewer than three before or one since."""
-    series = finite(view.series(metric))
-    before, since = series.values[series.steps < onset][-20:], series.values[series.steps >= onset][-5:]
-    return (median(before), median(since)) if len(before) >= 3 and len(since) else None
-
-
 def engine_drifted(view: RunView, finding: Finding) -> CheckResult:
     """Off-policy tokens: trainer and engine have drifted apart, against the run's past or, where short, before the onset."""
     metric = next((m for m in _MISMATCH if view.has(m)), None)
@@ -133,7 +155,7 @@ def engine_drifted(view: RunView, finding: Finding) -> CheckResult:
     if found is not None:
         note = f"{metric} {found.z:.1f} spreads from its past"
         return answer("engine_drifted", found.z > 8, found.z < 4, {metric: found.now, "z": found.z}, note)
-    levels = _levels(view, metric, finding.onset_step)
+    levels = since_onset_levels(view, (metric,), finding.onset_step)
     if levels is None or levels[0] <= 0:
         return cannot("engine_drifted", metric, note="too few points before the onset")
     times = levels[1] / levels[0]
@@ -210,89 +232,6 @@ def template(view: RunView, finding: Finding) -> CheckResult:
     )
 
 
-class Surprise(NamedTuple):
-    """Sampled minus full entropy of the same tokens before and since an onset, in nats, and the standard errors of both means."""
-
-    before: float
-    since: float
-    error_before: float
-    error_since: float
-
-    @property
-    def z(self) -> float:
-        """The change in standard errors."""
-        return (self.since - self.before) / max(math.hypot(self.error_before, self.error_since), 1e-9)
-
-
-def surprise(view: RunView, onset: int) -> Surprise | None:
-    """How much rarer the drawn tokens are than the reported distribution says, before and since an onset.
-
-    At a lower temperature drawn tokens vary less, so the error since the onset is at least that of as many steps before it. None
-    with fewer than three steps before or two since.
-    """
-    values, errors = finite(view.series("fact.entropy.surprise")), finite(view.series("fact.entropy.surprise_error"))
-    if len(values) != len(errors):
-        return None
-    early, late = values.steps < onset, values.steps >= onset
-    a, b = values.values[early][-30:], values.values[late][-30:]
-    if len(a) < 3 or len(b) < 2:
-        return None
-    error_a, error_b = errors.values[early][-30:], errors.values[late][-30:]
-    usual = float(np.sqrt(np.mean(error_a[-8:] ** 2)))  # of the entropy just before, not of that at the start
-    since = max(float(np.sqrt(np.mean(error_b**2))), usual) / math.sqrt(len(b))
-    before = float(np.sqrt(np.mean(error_a**2))) / math.sqrt(len(a))
-    return Surprise(float(a.mean()), float(b.mean()), before, since)
-
-
-def sampler_changed(view: RunView, finding: Finding) -> CheckResult:
-    """Another temperature or truncation than before: as written with the trajectories, or as the drawn tokens show.
-
-    Minus the log-prob of a drawn token has the entropy as its mean where the engine draws from the distribution that it reports.
-    Without token entropies the logged sampled and full entropy are compared.
-    """
-    for name in ("temperature", "top_p"):
-        written = _levels(view, f"fact.sampling.{name}", finding.onset_step)
-        if written is not None and abs(written[1] - written[0]) > 0.01:
-            return answer(
-                "sampler_changed", True, False, {f"{name}_before": written[0], name: written[1]}, f"{name} {written[0]:g} to {written[1]:g}"
-            )
-    found = surprise(view, finding.onset_step)
-    if found is not None:
-        observed = {"before": found.before, "since": found.since, "z": found.z}
-        note = f"drawn tokens are {_rarer(found.since)} than the entropy says, {found.before:+.3f} before"
-        return answer("sampler_changed", abs(found.z) > 3, abs(found.z) < 2, observed, note)
-    return _sampled_moved(view)
-
-
-def _rarer(nats: float) -> str:
-    return f"{abs(nats):.3f} nats {'rarer' if nats > 0 else 'likelier'}"
-
-
-def _sampled_moved(view: RunView) -> CheckResult:
-    sampled = next((m for m in ("entropy.sampled", "entropy.rollout.mean") if view.has(m)), None)
-    if sampled is None or not view.has("entropy.mean"):
-        return cannot("sampler_changed", "rollout_logprobs", "entropies", "entropy.sampled")
-    one, both = moved(view, sampled, newest=3), moved(view, "entropy.mean", newest=3)
-    if one is None or both is None:
-        return cannot("sampler_changed", sampled, note="no baseline yet")
-    # An engine that reports the entropy of its own full distribution does not show a change of its sampler.
-    only_sampled = abs(one.z) > 6 and abs(both.z) < 2
-    refutes = sampled == "entropy.sampled" and abs(one.z - both.z) < 3
-    note = f"sampled {one.z:+.1f}, full {both.z:+.1f} spreads"
-    return answer("sampler_changed", only_sampled, refutes, {"sampled_z": one.z, "full_z": both.z}, note)
-
-
-def sampler_hidden(view: RunView, finding: Finding) -> CheckResult:
-    """Log-probs before the sampling transform: the engine draws from another distribution than the one whose log-probs it reports."""
-    found = surprise(view, finding.onset_step)
-    if found is None:
-        return cannot("sampler_hidden", "rollout_logprobs", "entropies")
-    far = abs(found.since) > max(0.02, 4 * found.error_since)
-    observed = {"before": found.before, "since": found.since, "error": found.error_since}
-    note = f"drawn tokens are {_rarer(found.since)} than reported, error {found.error_since:.3f}"
-    return answer("sampler_hidden", far, abs(found.since) < 2 * found.error_since, observed, note)
-
-
 def entropy_rose(view: RunView, finding: Finding) -> CheckResult:
     """Whether entropy rose at all: where it fell nothing explodes."""
     return _direction(view, finding, "entropy_rose", 1.0)
@@ -305,12 +244,17 @@ def entropy_fell(view: RunView, finding: Finding) -> CheckResult:
 
 def _direction(view: RunView, finding: Finding, name: str, sign: float) -> CheckResult:
     found = next(
-        (v for m in ("entropy.mean", "entropy.sampled", "entropy.rollout.mean") if (v := _levels(view, m, finding.onset_step))), None
+        (
+            v
+            for m in ("entropy.mean", "entropy.sampled", "entropy.rollout.mean")
+            if (v := since_onset_levels(view, (m,), finding.onset_step))
+        ),
+        None,
     )
     if found is None:
         return cannot(name, "entropy.mean")
     # The direction alone proves no cause; the opposite one rules it out.
-    against = sign * _factor(found) < -0.1
+    against = sign * log_factor(found) < -0.1
     return answer(name, False, against, {"before": found[0], "now": found[1]}, f"entropy {found[0]:.3f} to {found[1]:.3f} nats")
 
 
@@ -319,20 +263,18 @@ def averaging_artefact(view: RunView, finding: Finding) -> CheckResult:
 
     Needs token rows on both sides of the onset.
     """
-    logged, own, loss = (_levels(view, m, finding.onset_step) for m in ("entropy.mean", "fact.entropy.response", "fact.entropy.loss"))
+    logged, own, loss = (
+        since_onset_levels(view, (m,), finding.onset_step) for m in ("entropy.mean", "fact.entropy.response", "fact.entropy.loss")
+    )
     if own is None or (logged is None and loss is None):
         return cannot("averaging_artefact", "entropies", "loss_mask")
     apart = loss is not None and abs(loss[1] - own[1]) > 0.1 * max(own[1], 0.01)
-    factor = _factor(own)
-    far = logged is not None and abs(_factor(logged)) > math.log(1.5) and abs(factor) < 0.3 * abs(_factor(logged))
-    together = logged is not None and abs(_factor(logged)) > math.log(1.5) and factor / _factor(logged) > 0.6
+    factor = log_factor(own)
+    far = logged is not None and abs(log_factor(logged)) > math.log(1.5) and abs(factor) < 0.3 * abs(log_factor(logged))
+    together = logged is not None and abs(log_factor(logged)) > math.log(1.5) and factor / log_factor(logged) > 0.6
     observed = {"own_before": own[0], "own": own[1], "trained": loss[1] if loss else None, "logged": logged[1] if logged else None}
     note = f"own tokens {own[0]:.3f} to {own[1]:.3f} nats" + (f", logged {logged[0]:.3f} to {logged[1]:.3f}" if logged else "")
     return answer("averaging_artefact", apart or far, together and not apart, observed, note)
-
-
-def _factor(levels: tuple[float, float]) -> float:
-    return math.log(max(levels[1], 1e-4) / max(levels[0], 1e-4))
 
 
 def rate_rose_before(view: RunView, finding: Finding) -> CheckResult:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from server.checks.base import CheckResult, Finding, answer, cannot
+from server.checks.levels import since_onset_levels
 from server.checks.measure import finite, mean_of, reward_metric, reward_range, since_onset
-from server.checks.shape import TRUNCATED, since_onset_levels
+from server.checks.shape import TRUNCATED
 from server.queries.endings import complete_before_cut
 from server.queries.view import RunView
 

@@ -8,8 +8,8 @@ import numpy as np
 
 from server.checks.base import CheckResult, Finding, answer, cannot
 from server.checks.distribution import engine_drifted, negative_mass, quality_since
+from server.checks.levels import since_onset_levels
 from server.checks.measure import finite, shift
-from server.checks.shape import since_onset_levels
 from server.queries.view import RunView
 
 ENTROPY = ("entropy.mean", "entropy.sampled", "entropy.rollout.mean")

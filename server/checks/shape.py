@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from server.checks.base import CheckResult, Finding, Observed, answer, cannot
 from server.checks.distribution import eval_metric, quality_since
+from server.checks.levels import since_onset_levels
 from server.checks.measure import finite, level, mean_of, moved, points, shift, since_onset
 from server.detectors.level import since
 from server.detectors.middle import median
@@ -14,6 +15,8 @@ from server.queries.view import RunView
 LENGTH = ("length.response.mean", "fact.length.mean")
 _PENALTIES = ("length_penalty", "overlong", "soft_overlong", "length_cost", "len_penalty", "cosine_length")
 """Parts of configuration keys that name a price on length."""
+_METRIC_OFF = 0.05
+"""Difference of the logged truncated share to the trajectories' own from which the metric is wrong."""
 TRUNCATED = ("length.response.truncated_frac", "fact.truncated_frac")
 
 
@@ -23,21 +26,12 @@ def length_metric(view: RunView) -> str | None:
 
 
 def truncated_metric(view: RunView) -> str | None:
-    """Truncated share as logged, else of the trajectories."""
-    return next((m for m in TRUNCATED if view.has(m)), None)
-
-
-def since_onset_levels(view: RunView, metrics: Sequence[str], onset: int) -> tuple[float, float] | None:
-    """Median of at most 50 points before an onset and of at most 5 newest ones since, of the first metric that has both.
-
-    None where none has three points before and one since.
-    """
-    for metric in metrics:
-        series = finite(view.series(metric))
-        before, since = series.values[series.steps < onset][-50:], series.values[series.steps >= onset][-5:]
-        if len(before) >= 3 and len(since):
-            return median(before), median(since)
-    return None
+    """Truncated share as logged, unless there is none or the trajectories hold clearly more cut responses than it says."""
+    logged, own = (view.series(metric).values[-4:] for metric in TRUNCATED)
+    if not len(own):
+        return TRUNCATED[0] if len(logged) else None
+    more = float(own.sum()) / len(own) > _METRIC_OFF + float(logged.sum()) / max(len(logged), 1)
+    return TRUNCATED[1] if more or not len(logged) else TRUNCATED[0]
 
 
 def gain_is_real(view: RunView, finding: Finding) -> CheckResult:
@@ -258,11 +252,29 @@ def flat_keys(config: Mapping[str, object], prefix: str = "") -> Iterator[str]:
 def metric_differs(view: RunView, finding: Finding) -> CheckResult:
     """The logged share against finish reasons of the trajectories."""
     logged, own = level(view, TRUNCATED[0], 5), level(view, TRUNCATED[1], 5)
+    if logged is not None and own is None:
+        return _longest_stands(view, logged)
     if logged is None or own is None:
         return cannot("metric_differs", TRUNCATED[0], "finish_reason")
     gap = abs(logged - own)
     return answer(
-        "metric_differs", gap > 0.05, gap < 0.02, {"logged": logged, "trajectories": own}, f"logged {logged:.1%}, trajectories {own:.1%}"
+        "metric_differs",
+        gap > _METRIC_OFF,
+        gap < 0.02,
+        {"logged": logged, "trajectories": own},
+        f"logged {logged:.1%}, trajectories {own:.1%}",
+    )
+
+
+def _longest_stands(view: RunView, logged: float) -> CheckResult:
+    """Without finish reasons: every batch ends at the same longest response, a cap at work, and none is logged as cut."""
+    longest = finite(view.series("length.response.max")).values[-10:]
+    if len(longest) < 5:
+        return cannot("metric_differs", "finish_reason", "length.response.max")
+    stands = float(longest.max()) == float(longest.min())
+    note = f"longest response {longest[-1]:g} tokens{' in every batch' if stands else ''}, {logged:.1%} logged as cut"
+    return answer(
+        "metric_differs", stands and logged == 0, not stands and logged == 0, {"logged": logged, "longest": float(longest[-1])}, note
     )
 
 

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 import server.checks.distribution as distribution
+import server.checks.sampler as sampler
 from server.checks.measure import below_for, finding, fresh, history, log_trend, mean_of, points, reward_metric, window
 from server.detectors.baseline import Floats
 from server.detectors.level import beyond
@@ -65,14 +66,14 @@ class EntropyCollapse:
     )
     hold_points = 20
     hypotheses: tuple[Hypothesis, ...] = (
-        hypothesis("H3a", "metrics", distribution.still_learning),
-        hypothesis("H3b", "config", distribution.many_updates, prior=0.8),
+        hypothesis("H3a", "metrics", distribution.still_learning, distribution.coverage_kept),
+        hypothesis("H3b", "config", distribution.many_updates, distribution.holds_with_fewer_updates, prior=0.8),
         hypothesis("H3c", "metrics", distribution.clipped_high),
         hypothesis("H3d", "metrics", distribution.entropy_rose, prior=0.5),
         hypothesis("H3e", "metrics", distribution.one_token),
         hypothesis("H3f", "metrics", distribution.entropy_rose, prior=0.5),
         hypothesis("H3g", "trajectories", distribution.template, prior=0.8),
-        hypothesis("H3h", "tokens", distribution.sampler_changed),
+        hypothesis("H3h", "tokens", sampler.sampler_changed),
         hypothesis("H3i", "tokens", distribution.averaging_artefact, prior=0.9),
         hypothesis("H5a", "metrics", distribution.rate_rose_before, distribution.rate_or_kl),
         hypothesis("H14d", "config", distribution.coefficient_negative, prior=0.9),

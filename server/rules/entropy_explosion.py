@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import server.checks.distribution as distribution
+import server.checks.sampler as sampler
 from server.checks.engine import reward_trend
 from server.checks.measure import beyond_for, finding, fresh, moved, points, reward_fell, reward_metric, warmed_up
 from server.detectors.level import beyond
@@ -57,7 +58,7 @@ class EntropyExplosion:
     hypotheses: tuple[Hypothesis, ...] = (
         hypothesis("H3d", "metrics", distribution.negatives_or_drift),
         hypothesis("H3f", "config", distribution.entropy_bonus),
-        hypothesis("H3h", "tokens", distribution.sampler_changed),
+        hypothesis("H3h", "tokens", sampler.sampler_changed),
         hypothesis("H3i", "tokens", distribution.averaging_artefact),
         hypothesis("H5a", "metrics", distribution.rate_rose_before, distribution.rate_or_kl, prior=0.9),
         hypothesis("H14d", "config", distribution.coefficient_negative, prior=0.9),

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import server.checks.distribution as distribution
 import server.checks.language as language
+import server.checks.sampler as sampler
 from server.checks.measure import beyond_for, finding, finite, fresh, mean_of, points, trend_of
 from server.detectors.level import beyond
 from server.queries.view import RunView
@@ -56,7 +57,7 @@ class LanguageMixing:
         hypothesis("H20f", "trajectories", language.mixed_score_as_well, language.quality_holds),
         hypothesis("H20g", "metrics", language.damage_begins),
         hypothesis("H3d", "metrics", distribution.negatives_or_drift, prior=0.9),
-        hypothesis("H3h", "tokens", distribution.sampler_changed, prior=0.8),
+        hypothesis("H3h", "tokens", sampler.sampler_changed, prior=0.8),
     )
     next_checks = SYMPTOMS["language-mixing"].next_checks
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import server.checks.distribution as distribution
 import server.checks.endings as endings
+import server.checks.sampler as sampler
 import server.checks.shape as shape
 from server.checks.measure import below_for, finding, finite, fresh, points, reward_fell, warmed_up, window
 from server.detectors.baseline import baseline
@@ -63,7 +64,7 @@ class LengthCollapse:
         hypothesis("H4h", "metrics", shape.cap_changed),
         hypothesis("H4d", "tokens", endings.end_too_early),
         hypothesis("H3e", "metrics", distribution.one_token, prior=0.9),
-        hypothesis("H3h", "tokens", distribution.sampler_changed, prior=0.9),
+        hypothesis("H3h", "tokens", sampler.sampler_changed, prior=0.9),
         hypothesis("H10e", "trajectories", shape.truncated_masked, prior=0.8),
         hypothesis("H4i", "trajectories", shape.reward_prefers_length, prior=0.5),
         hypothesis("H4b", "trajectories", shape.wrong_grow_longer, prior=0.5),

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import server.checks.distribution as distribution
 import server.checks.endings as endings
+import server.checks.sampler as sampler
 import server.checks.shape as shape
 from server.checks.measure import Moved, finding, fresh, level, moved, points, shift, trend_of, warmed_up, window
 from server.detectors.baseline import Baseline, median_spread, robust_z
@@ -70,7 +70,7 @@ class LengthGrowth:
         hypothesis("H10b", "trajectories", endings.answer_before_cut, endings.cut_are_rewarded, prior=0.9),
         hypothesis("H4e", "trajectories", shape.tails_repeat),
         hypothesis("H4g", "trajectories", shape.mix_longer),
-        hypothesis("H7d", "tokens", distribution.sampler_hidden),
+        hypothesis("H7d", "tokens", sampler.sampler_hidden),
         hypothesis("H4f", "metrics", shape.tools_more, prior=0.9),
         hypothesis("H4h", "metrics", shape.cap_changed, prior=0.9),
         hypothesis("H4c", "trajectories", shape.short_pays, prior=0.5),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import server.checks.distribution as distribution
+import server.checks.sampler as sampler
 from server.checks.measure import beyond_for, finding, history, mean_of, points, reward_metric, reward_range
 from server.queries.view import RunView
 from server.rules.base import Finding, Hypothesis, Param, Severity, Status, hypothesis
@@ -53,14 +54,14 @@ class NearIdenticalResponses:
     )
     hold_points = 20
     hypotheses: tuple[Hypothesis, ...] = (
-        hypothesis("H3a", "metrics", distribution.still_learning),
-        hypothesis("H3b", "config", distribution.many_updates, prior=0.8),
+        hypothesis("H3a", "metrics", distribution.still_learning, distribution.coverage_kept),
+        hypothesis("H3b", "config", distribution.many_updates, distribution.holds_with_fewer_updates, prior=0.8),
         hypothesis("H3c", "metrics", distribution.clipped_high, prior=0.9),
         hypothesis("H3d", "metrics", distribution.entropy_rose, prior=0.5),
         hypothesis("H3e", "metrics", distribution.one_token, prior=0.8),
         hypothesis("H3f", "metrics", distribution.entropy_rose, prior=0.5),
         hypothesis("H3g", "trajectories", distribution.template),
-        hypothesis("H3h", "tokens", distribution.sampler_changed),
+        hypothesis("H3h", "tokens", sampler.sampler_changed),
         hypothesis("H3i", "tokens", distribution.averaging_artefact, prior=0.9),
         hypothesis("H5a", "metrics", distribution.rate_rose_before, distribution.rate_or_kl),
         hypothesis("H14d", "config", distribution.coefficient_negative, prior=0.9),

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import server.checks.distribution as distribution
 import server.checks.endings as endings
+import server.checks.sampler as sampler
 import server.checks.shape as shape
 from server.checks.measure import beyond_for, finding, finite, fresh, level, mean_of, points, reward_fell
 from server.detectors.level import beyond
@@ -64,7 +65,7 @@ class Repetition:
         hypothesis("H10c", "trajectories", shape.metric_differs, prior=0.8),
         hypothesis("H10e", "trajectories", shape.truncated_masked, prior=0.5),
         hypothesis("H3e", "metrics", distribution.one_token, prior=0.9),
-        hypothesis("H3h", "tokens", distribution.sampler_changed, prior=0.9),
+        hypothesis("H3h", "tokens", sampler.sampler_changed, prior=0.9),
     )
     next_checks = SYMPTOMS["repetition"].next_checks
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-import server.checks.distribution as distribution
 import server.checks.endings as endings
+import server.checks.sampler as sampler
 import server.checks.shape as shape
 from server.checks.measure import beyond_for, finding, fresh, level, mean_of, points, reward_fell, trend_of
 from server.detectors.level import beyond
@@ -67,7 +67,7 @@ class Truncation:
         hypothesis("H10d", "trajectories", shape.tails_repeat),
         hypothesis("H10c", "trajectories", shape.metric_differs),
         hypothesis("H10f", "metrics", shape.from_first_step),
-        hypothesis("H7d", "tokens", distribution.sampler_hidden),
+        hypothesis("H7d", "tokens", sampler.sampler_hidden),
         hypothesis("H4d", "tokens", endings.right_keep_length, endings.end_token_rarer, prior=0.9),
         hypothesis("H10e", "trajectories", shape.truncated_masked, prior=0.5),
     )

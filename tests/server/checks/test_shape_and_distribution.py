@@ -11,6 +11,7 @@ import server.checks.distribution as distribution
 import server.checks.endings as endings
 import server.checks.language as language
 import server.checks.negatives as negatives
+import server.checks.sampler as sampler
 import server.checks.shape as shape
 from ingest.store.connection import Store
 from server.checks.base import Check, Finding
@@ -53,19 +54,19 @@ def _surprise(before: float, since: float, error: float = 0.02) -> Levels:
 
 
 CASES: list[tuple[Check, Levels, dict[str, Any], str]] = [
-    (distribution.sampler_changed, {"fact.sampling.temperature": (1.0, 0.6)}, {}, "supported"),
-    (distribution.sampler_changed, {"fact.sampling.temperature": (1.0, 1.0), **_surprise(0.001, -0.1)}, {}, "supported"),
-    (distribution.sampler_changed, _surprise(0.001, 6.0), {}, "supported"),
-    (distribution.sampler_changed, _surprise(0.3, 0.3), {}, "refuted"),
-    (distribution.sampler_changed, _surprise(0.001, 0.016), {}, "inconclusive"),
-    (distribution.sampler_changed, {"entropy.sampled": (0.5, 0.2), "entropy.mean": (0.5, 0.5)}, {}, "supported"),
-    (distribution.sampler_changed, {"entropy.sampled": (0.5, 0.2), "entropy.mean": (0.5, 0.2)}, {}, "refuted"),
-    (distribution.sampler_changed, {"entropy.rollout.mean": (0.5, 0.5), "entropy.mean": (0.5, 0.5)}, {}, "inconclusive"),
-    (distribution.sampler_changed, {"entropy.mean": (0.5, 0.5)}, {}, "not_checkable"),
-    (distribution.sampler_hidden, _surprise(0.3, 0.3), {}, "supported"),
-    (distribution.sampler_hidden, _surprise(0.001, 0.001), {}, "refuted"),
-    (distribution.sampler_hidden, _surprise(0.001, 0.017), {}, "inconclusive"),
-    (distribution.sampler_hidden, {"entropy.mean": (1, 1)}, {}, "not_checkable"),
+    (sampler.sampler_changed, {"fact.sampling.temperature": (1.0, 0.6)}, {}, "supported"),
+    (sampler.sampler_changed, {"fact.sampling.temperature": (1.0, 1.0), **_surprise(0.001, -0.1)}, {}, "supported"),
+    (sampler.sampler_changed, _surprise(0.001, 6.0), {}, "supported"),
+    (sampler.sampler_changed, _surprise(0.3, 0.3), {}, "refuted"),
+    (sampler.sampler_changed, _surprise(0.001, 0.016), {}, "inconclusive"),
+    (sampler.sampler_changed, {"entropy.sampled": (0.5, 0.2), "entropy.mean": (0.5, 0.5)}, {}, "supported"),
+    (sampler.sampler_changed, {"entropy.sampled": (0.5, 0.2), "entropy.mean": (0.5, 0.2)}, {}, "refuted"),
+    (sampler.sampler_changed, {"entropy.rollout.mean": (0.5, 0.5), "entropy.mean": (0.5, 0.5)}, {}, "inconclusive"),
+    (sampler.sampler_changed, {"entropy.mean": (0.5, 0.5)}, {}, "not_checkable"),
+    (sampler.sampler_hidden, _surprise(0.3, 0.3), {}, "supported"),
+    (sampler.sampler_hidden, _surprise(0.001, 0.001), {}, "refuted"),
+    (sampler.sampler_hidden, _surprise(0.001, 0.017), {}, "inconclusive"),
+    (sampler.sampler_hidden, {"entropy.mean": (1, 1)}, {}, "not_checkable"),
     (distribution.averaging_artefact, {"entropy.mean": (0.3, 0.9), "fact.entropy.response": (0.3, 0.3)}, {}, "supported"),
     (distribution.averaging_artefact, {"fact.entropy.loss": (0.3, 0.6), "fact.entropy.response": (0.3, 0.3)}, {}, "supported"),
     (distribution.averaging_artefact, {"entropy.mean": (0.3, 0.9), "fact.entropy.response": (0.3, 0.9)}, {}, "refuted"),
@@ -151,6 +152,20 @@ CASES: list[tuple[Check, Levels, dict[str, Any], str]] = [
     (endings.cap_above_need, {"fact.length.correct.p99": (100, 100)}, {"max_response_tokens": 400}, "refuted"),
     (endings.cap_above_need, {"fact.length.correct.p99": (100, 100)}, {"max_response_tokens": 150}, "inconclusive"),
     (endings.cap_above_need, {"fact.length.correct.p99": (100, 100)}, {}, "not_checkable"),
+    (distribution.coverage_kept, {"group.solve_none_frac": (0.3, 0.1), "fact.group.distinct_positive_frac": (0.8, 0.7)}, {}, "supported"),
+    (distribution.coverage_kept, {"group.solve_none_frac": (0.1, 0.4)}, {}, "refuted"),
+    (
+        distribution.coverage_kept,
+        {"group.solve_none_frac": (0.3, 0.1), "fact.group.distinct_positive_frac": (0.8, 0.2)},
+        {},
+        "inconclusive",
+    ),
+    (distribution.coverage_kept, {}, {}, "not_checkable"),
+    (shape.metric_differs, {"length.response.truncated_frac": (0, 0), "fact.truncated_frac": (0.3, 0.3)}, {}, "supported"),
+    (shape.metric_differs, {"length.response.truncated_frac": (0.3, 0.3), "fact.truncated_frac": (0.3, 0.3)}, {}, "refuted"),
+    (shape.metric_differs, {"length.response.truncated_frac": (0, 0), "length.response.max": (900, 905)}, {}, "refuted"),
+    (shape.metric_differs, {"length.response.truncated_frac": (0, 0)}, {}, "not_checkable"),
+    (shape.metric_differs, {}, {}, "not_checkable"),
     (shape.tails_repeat, {"fact.repetitive_frac": (0.01, 0.2)}, {}, "supported"),
     (shape.tails_repeat, {"fact.repetitive_frac": (0.001, 0.001), "fact.tail.compression": (2.5, 6)}, {}, "supported"),
     (shape.tails_repeat, {"fact.repetitive_frac": (0.001, 0.001), "fact.tail.compression": (2.5, 2.6)}, {}, "refuted"),
@@ -268,3 +283,37 @@ def test_a_mismatch_without_a_past_is_measured_against_before_the_onset(store: S
     view = RunView(data, 1, 30)
     assert distribution.engine_drifted(view, Finding("s", "warn", 20, "seen")).verdict == expected
     assert distribution.engine_drifted(view, Finding("s", "warn", 10, "seen")).verdict == "not_checkable"
+
+
+@pytest.mark.parametrize(
+    ("updates", "entropy", "expected"),
+    [(1, 0.5, "supported"), (1, 0.1, "refuted"), (1, 0.13, "inconclusive"), (8, 0.5, "inconclusive"), (None, 0.5, "not_checkable")],
+)
+def test_a_second_run_with_fewer_updates_says_what_they_cost(store: Store, updates: int | None, entropy: float, expected: str) -> None:
+    def run(config: dict[str, Any], value: float) -> RunData:
+        data = RunData(store, RunFacts("r", "p", "n", "native", None, config, config), (), {1: 1})
+        data.add("entropy.mean", [1] * 30, range(1, 31), [value] * 30)
+        return data
+
+    finding = Finding("s", "warn", 20, "seen")
+    data = run({"updates_per_batch": 4}, 0.1)
+    assert distribution.holds_with_fewer_updates(RunView(data, 1, 30), finding).missing == ("second run",)
+    data.second = run({"updates_per_batch": updates} if updates else {}, entropy)
+    assert distribution.holds_with_fewer_updates(RunView(data, 1, 30), finding).verdict == expected
+
+
+def test_batches_that_all_end_at_one_length_were_cut_whatever_the_metric_says(store: Store) -> None:
+    data = RunData(store, RunFacts("r", "p", "n", "native", None, {}, {}), (), {1: 1})
+    data.add("length.response.truncated_frac", [1] * 10, range(1, 11), [0.0] * 10)
+    data.add("length.response.max", [1] * 10, range(1, 11), [4096.0] * 10)
+    assert shape.metric_differs(RunView(data, 1, 10), Finding("truncation", "warn", 5, "seen")).verdict == "supported"
+
+
+def test_the_share_of_the_trajectories_counts_where_the_metric_hides_it(store: Store) -> None:
+    data = RunData(store, RunFacts("r", "p", "n", "native", None, {}, {}), (), {1: 1})
+    assert shape.truncated_metric(RunView(data, 1, 10)) is None
+    data.add("length.response.truncated_frac", [1] * 10, range(1, 11), [0.0] * 10)
+    assert shape.truncated_metric(RunView(data, 1, 10)) == "length.response.truncated_frac"
+    data.add("fact.truncated_frac", [1] * 10, range(1, 11), [0.04] * 5 + [0.4] * 5)
+    assert shape.truncated_metric(RunView(data, 1, 5)) == "length.response.truncated_frac"
+    assert shape.truncated_metric(RunView(data, 1, 10)) == "fact.truncated_frac"
