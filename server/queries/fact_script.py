@@ -8,10 +8,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from server.queries.fact_rows import TRAINING, FactSeries, StepIndex, parameters
+from server.queries.fact_rows import TRAINING, FactSeries, Floats, StepIndex, parameters
 from server.queries.view import Position, RunData
 
 _ROWS_A_STEP = 64
+_ROWS_AT_ONCE = 4000
 _CHARACTERS = 2000
 """Of the head and of the tail of a response."""
 _MIXED = 0.05
@@ -81,44 +82,51 @@ def script_facts(data: RunData, after: Position | None) -> FactSeries:
 
     Responses and prompts of ASCII letters alone are Latin and are not read.
     """
-    rows = data.store.columns(
+    cursor = data.store.cursor().execute(
         f"""WITH t AS (
-                SELECT attempt, step, n, reward, coalesce(prompt, prompt_messages::VARCHAR) AS asked, response,
+                SELECT attempt, step, reward, coalesce(prompt, prompt_messages::VARCHAR) AS asked, response,
                        row_number() OVER (PARTITION BY attempt, step ORDER BY n) AS place
                 FROM trajectory t WHERE {TRAINING} AND response IS NOT NULL AND coalesce(prompt, prompt_messages::VARCHAR) IS NOT NULL)
             SELECT attempt, step, reward, length(response) AS size, strlen(response) = length(response) AND strlen(asked) = length(asked)
                    AND regexp_matches(asked, '[A-Za-z]') AS plain,
-                   CASE WHEN NOT plain THEN left(asked, {2 * _CHARACTERS}) END AS asked,
+                   plain AND regexp_matches(response, '([A-Za-z][^A-Za-z]*){{{_LEAST_LETTERS}}}') AS lettered,
+                   CASE WHEN NOT plain THEN left(asked, {2 * _CHARACTERS}) END,
                    CASE WHEN NOT plain AND size > {2 * _CHARACTERS}
                         THEN left(response, {_CHARACTERS}) || ' ' || right(response, {_CHARACTERS})
-                        WHEN NOT plain THEN response END AS response,
-                   plain AND regexp_matches(response, '([A-Za-z][^A-Za-z]*){{{_LEAST_LETTERS}}}') AS lettered
-            FROM t WHERE place <= {_ROWS_A_STEP} ORDER BY attempt, step, n""",
+                        WHEN NOT plain THEN response END
+            FROM t WHERE place <= {_ROWS_A_STEP}""",
         parameters(data, after),
     )
-    if not len(rows["step"]):
+    found: list[tuple[float, ...]] = []
+    # Text is read in parts: a whole run of it does not fit into memory.
+    while rows := cursor.fetchmany(_ROWS_AT_ONCE):
+        found += [_row(*row) for row in rows]
+    if not found:
         return {}
-    foreign, switches = np.where(rows["lettered"] == True, 0.0, np.nan), np.zeros(len(rows["step"]))  # noqa: E712
-    for at in np.flatnonzero(rows["plain"] != True).tolist():  # noqa: E712
-        found = mixture(str(rows["asked"][at]), str(rows["response"][at]))
-        if found is not None:
-            foreign[at], switches[at] = found
-    return _reduced(StepIndex(rows["attempt"], rows["step"]), foreign, switches, rows["size"], rows["reward"])
+    columns = np.array(found, dtype=np.float64)
+    attempts, steps = columns[:, 0].astype(np.int64), columns[:, 1].astype(np.int64)
+    return _reduced(StepIndex(attempts, steps), *columns[:, 2:].T)
 
 
-def _reduced(
-    index: StepIndex, foreign: NDArray[np.float64], switches: NDArray[np.float64], size: NDArray[np.generic], reward: NDArray[np.generic]
-) -> FactSeries:
+def _row(
+    attempt: int, step: int, reward: float | None, size: int, plain: bool, lettered: bool, asked: str | None, response: str | None
+) -> tuple[float, ...]:
+    """attempt, step, foreign share (NaN where it cannot be told), changes of script, size, reward."""
+    seen = mixture(asked or "", response or "") if not plain else Mixture(0.0, 0) if lettered else None
+    foreign, switches = seen if seen is not None else (np.nan, 0)
+    return attempt, step, foreign, switches, size, np.nan if reward is None else reward
+
+
+def _reduced(index: StepIndex, foreign: Floats, switches: Floats, size: Floats, reward: Floats) -> FactSeries:
     known = np.isfinite(foreign)
     mixed = known & (foreign > _MIXED)
-    length = np.minimum(size.astype(np.float64), 2 * _CHARACTERS)
-    score = reward.astype(np.float64)
+    length = np.minimum(size, 2 * _CHARACTERS)
     return index.series(
         {
             "fact.script.foreign_frac": index.mean(foreign),
             "fact.script.mixed_frac": index.mean(mixed.astype(np.float64), known),
             "fact.script.switches": index.mean(1000 * switches / np.maximum(length, 1), known, length),
-            "fact.script.reward_mixed": index.mean(score, mixed),
-            "fact.script.reward_plain": index.mean(score, known & ~mixed),
+            "fact.script.reward_mixed": index.mean(reward, mixed),
+            "fact.script.reward_plain": index.mean(reward, known & ~mixed),
         }
     )
