@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from server.checks.base import CheckResult, Finding, answer, cannot
 from server.checks.distribution import eval_metric
-from server.checks.measure import history, level, mean_of, moved, reward_metric, reward_range
+from server.checks.measure import fresh, history, level, mean_of, moved, points, reward_metric, reward_range
+from server.checks.parting import scatter
 from server.queries.view import RunView
 
 
@@ -21,13 +24,36 @@ def all_pass(view: RunView, newest: int = 10) -> float | None:
 
 
 def mastered(view: RunView) -> bool:
-    """Success and no fault: groups are mostly solved and the evaluation stands at the best it has reached (within .02)."""
+    """Success and no fault: groups are mostly solved and the evaluation stands at the best it has reached, as far as its scatter tells."""
     metric = eval_metric(view)
     scores = history(view, metric).values if metric else None
     if scores is None or len(scores) < 4 or (all_pass(view) or 0.0) <= 2 * (all_fail(view) or 0.0):
         return False
-    best = max(float(np.median(scores[i : i + 3])) for i in range(len(scores) - 2))
-    return float(np.median(scores[-3:])) > best - 0.02
+    size = min(10, max(3, len(scores) // 4))
+    means = np.convolve(scores, np.full(size, 1 / size), mode="valid")
+    # The best of many noisy means lies above what was really reached; the scatter says by how much.
+    margin = 2.5 * scatter(scores[-100:]) / math.sqrt(size) if len(scores) >= 20 else 0.0
+    return bool(means[-1] > means.max() - max(0.02, margin))
+
+
+def sharpened(view: RunView, newest: int = 4) -> float | None:
+    """How the responses' own log-probs fell short of the policy's entropy: newest ratio over the median of the ratios before.
+
+    Both agree (1) when the engine samples from the policy as it is; a lower temperature or a narrower top_p takes it down. None
+    without 10 points of both.
+    """
+    sampled, full = points(view, "fact.logprob.rollout"), points(view, "entropy.mean")
+    if len(sampled) < 10 + newest or not fresh(view, sampled):
+        return None
+    sampled = sampled.tail(60)
+    at = np.searchsorted(full.steps, sampled.steps)
+    known = at < len(full)
+    known[known] &= (full.steps[at[known]] == sampled.steps[known]) & (full.values[at[known]] > 1e-6)
+    ratios = -sampled.values[known] / full.values[at[known]]
+    if len(ratios) < 10 + newest:
+        return None
+    before = float(np.median(ratios[:-newest]))
+    return float(ratios[-newest:].mean()) / before if before > 0 else None
 
 
 def too_hard(view: RunView, finding: Finding) -> CheckResult:

@@ -18,6 +18,11 @@ def unanswered_share(view: RunView, newest: int = 3) -> float | None:
     return None if late is None and failed is None else (late or 0.0) + (failed or 0.0)
 
 
+def in_doubt(view: RunView) -> bool:
+    """Whether more than 5 % of the gradings fail now: what rests on rewards is then a matter for the verifier first (symptoms 21)."""
+    return (unanswered_share(view, 5) or 0.0) > 0.05
+
+
 def policy_moved(view: RunView, newest: int = 3) -> dict[str, float]:
     """How far entropy, length and KL have left their baselines, in spreads, for those that the run has."""
     found = {metric: moved(view, metric, newest=newest, floor=0.05) for metric in _POLICY}

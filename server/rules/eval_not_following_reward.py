@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import server.checks.reward as reward
 from server.checks.distribution import eval_metric
-from server.checks.measure import Shift, finding, fresh, points, reward_metric, reward_range, shift
+from server.checks.measure import Shift, finding, fresh, points, reward_metric, reward_range
+from server.checks.parting import Course
 from server.queries.view import RunView, Series
 from server.rules.base import SEVERITIES, Finding, Hypothesis, Param, Severity, Status, hypothesis
 from server.symptoms import SYMPTOMS
@@ -18,6 +20,8 @@ class _Parting(NamedTuple):
     onset: int
     gain: Shift
     held_out: Shift
+    expected: float | None
+    """Change of the evaluation, had it followed the reward as before; None: it did not rise at all or fell."""
 
 
 class EvalNotFollowingReward:
@@ -56,6 +60,16 @@ class EvalNotFollowingReward:
         Param("reward_z", 3, "standard errors", 1, 10, "symptoms 2"),
         Param("reward_gain", 0.03, "share of the range", 0, 1, "default of ours"),
         Param("tolerance", 0.01, "points", 0, 1, "symptoms 2", "upper 95 % bound of the evaluation's change"),
+        Param(
+            "gap_z",
+            3.5,
+            "standard errors",
+            1,
+            10,
+            "default of ours: 26 healthy runs stay below 3",
+            "by which the evaluation lags behind what it did before",
+        ),
+        Param("gap_share", 0.5, "share", 0, 1, "default of ours", "of the expected change that the evaluation's upper bound must miss"),
         Param("fall_z", 2, "standard errors", 1, 10, "symptoms 2"),
         Param("critical_z", 4, "standard errors", 1, 20, "symptoms 2"),
         Param("critical_fall", 0.05, "points", 0, 1, "symptoms 2"),
@@ -74,37 +88,54 @@ class EvalNotFollowingReward:
     next_checks = SYMPTOMS["eval-not-following-reward"].next_checks
 
     def evaluate(self, view: RunView) -> Sequence[Finding]:
-        """The gravest parting over the spans."""
+        """The gravest parting over the spans, as of the newest evaluation."""
         trained, held_out = reward_metric(view), eval_metric(view)
         if trained is None or held_out is None:
             return ()
         series = points(view, held_out)
-        if not fresh(view, series):
+        if not fresh(view, series) or len(series) < 2 * view.params["evaluations"]:
             return ()
-        worst = max(self._partings(view, trained, held_out, series), key=lambda f: SEVERITIES.index(f.severity), default=None)
+        worst = self._worst(view, trained, held_out, series)
         if worst is None:
             return ()
         summary = (
             f"reward went from {worst.gain.before:.3f} to {worst.gain.after:.3f} and {held_out} from {worst.held_out.before:.3f} "
             f"to {worst.held_out.after:.3f} since step {worst.onset}"
         )
+        if worst.expected is not None:
+            summary += f"; it would have moved by {worst.expected:+.3f}, had it followed as before"
         return (finding(view, self.name, worst.severity, worst.onset, summary, held_out, trained, "length.response.mean", "entropy.mean"),)
 
-    def _partings(self, view: RunView, trained: str, held_out: str, series: Series) -> Iterator[_Parting]:
+    def _worst(self, view: RunView, trained: str, held_out: str, series: Series) -> _Parting | None:
+        """Worked out once an evaluation: between two of them there is nothing new to compare."""
+        last = int(series.steps[-1])
+        key = ("parting", view.attempt, trained, held_out, view.baseline_start, last, *view.params.values())
+        if key not in view.data.memo:
+            found = self._partings(view, Course(view.at(last), trained, held_out))
+            view.data.memo[key] = max(found, key=lambda f: SEVERITIES.index(f.severity), default=None)
+        worst: _Parting | None = view.data.memo[key]
+        return worst
+
+    def _partings(self, view: RunView, course: Course) -> Iterator[_Parting]:
         p = view.params
         low, high = reward_range(view)
-        n = int(p["evaluations"])
-        for reach in (2 * n, 4 * n, 8 * n):
-            half = reach // 2
-            if len(series) < reach:
+        n, known = int(p["evaluations"]), len(course.steps)
+        for newest in (n // 2, n, 2 * n, 4 * n):
+            before = max(newest, n)
+            if newest + before > known:
                 return
-            new = (int(series.steps[-half]), view.step)
-            old = (int(series.steps[-reach]), int(series.steps[-half]) - 1)
-            gain, change = shift(view, trained, old, new), shift(view, held_out, old, new)
+            gain, change = course.newest(newest, before)
             if gain is None or change is None or gain.z < p["reward_z"] or gain.change < p["reward_gain"] * (high - low):
                 continue
-            fell = change.z < -p["fall_z"]
-            below = change.change + 1.96 * change.error < p["tolerance"]
-            if fell or below:
+            if gain.after < course.reached(known - newest, before) - gain.error:
+                continue  # it comes back to where it was, which no evaluation need follow
+            onset = int(course.steps[-newest])
+            upper, fell = change.change + 1.96 * change.error, change.z < -p["fall_z"]
+            if newest >= n and (fell or upper < p["tolerance"]):
                 much = fell and (change.z < -p["critical_z"] or change.change < -p["critical_fall"])
-                yield _Parting("critical" if much else "warn", new[0], gain, change)
+                yield _Parting("critical" if much else "warn", onset, gain, change, None)
+            elif (followed := course.followed(known - newest)) is not None:
+                expected = followed.slope * gain.change
+                error = math.hypot(change.error, followed.slope * gain.error, followed.error * gain.change)
+                if expected - change.change > p["gap_z"] * error and upper < p["gap_share"] * expected:
+                    yield _Parting("warn", onset, gain, change, expected)

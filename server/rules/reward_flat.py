@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import server.checks.reward as reward
+import server.checks.verifier as verifier
 from server.checks.distribution import eval_metric
 from server.checks.measure import finding, fresh, history, level, noise, points, reward_metric, reward_range, shift, window
 from server.detectors.trend import trend
@@ -50,6 +52,7 @@ class RewardFlat:
         Param("planned_share", 0.2, "share", 0.05, 1, "symptoms 1", "of the planned steps, for runs that log seldom"),
         Param("p", 0.05, "probability", 0.001, 0.5, "symptoms 1"),
         Param("effect", 0.02, "share of the range", 0.001, 0.5, "symptoms 1"),
+        Param("detectable", 0.1, "share of the range", 0.01, 1, "symptoms 0.3", "a rise that the points must be able to show"),
         Param("ceiling", 0.95, "share of the range", 0.5, 1, "symptoms 1"),
         Param("zero", 0.95, "0..1", 0.5, 1, "symptoms 1"),
     )
@@ -120,6 +123,11 @@ class RewardFlat:
         if not enough:
             return "watch"
         if self._rose_and_fell(view, series) or trend(series.steps, series.values).p <= p["p"]:
+            return "watch"
+        # What the scatter hides cannot be called flat: a rise of that size must stand out by three of its errors (symptoms 0.3).
+        low, high = reward_range(view)
+        blur = 3 * noise(view, reward_metric(view) or "", 240) * math.sqrt(12 / len(series))
+        if blur > p["detectable"] * (high - low) or verifier.in_doubt(view):
             return "watch"
         zero = points(view, "group.zero_std_frac").tail(10)
         dead = len(zero) == 10 and float(zero.values.min()) > p["zero"] and (level(view, "group.zero_std_frac") is not None)

@@ -55,6 +55,7 @@ class VerifierFault:
         Param("conflict_responses", 100, "responses", 10, 10000, "default of ours", "equal responses needed in the window"),
         Param("constant_points", 3, "points", 2, 50, "default of ours"),
         Param("constant_critical_points", 10, "points", 3, 100, "symptoms 13"),
+        Param("chance", 9, "groups", 1, 100, "e^-9 is 1 in 8,000", "other rewards to be expected in the stretch, else it may be chance"),
         Param("step_spreads", 6, "MADN", 3, 20, "default of ours"),
     )
     hold_points = 20
@@ -108,9 +109,25 @@ class VerifierFault:
         if float((before < 1e-9).mean()) > 0.1 or flat * (mean_of(view, "fact.n") or 64) < 100:
             return None
         onset = int(series.steps[stretch + 1])
+        if self._may_be_chance(view, onset, flat):
+            return None
         severity: Severity = "critical" if flat >= p["constant_critical_points"] else "warn"
         summary = f"every response got the same reward at {flat} points in a row, since step {onset}; rewards differed before"
         return finding(view, self.name, severity, onset, summary, metric, "reward.mean", "entropy.mean", hard=True)
+
+    def _may_be_chance(self, view: RunView, onset: int, flat: int) -> bool:
+        """Whether batches of one reward are what the rare other reward of the points before leaves to be expected."""
+        metric = reward_metric(view)
+        low, high = reward_range(view)
+        series = finite(view.series(metric)) if metric else None
+        now = mean_of(view, metric, 1) if metric else None
+        if series is None or now is None:
+            return False
+        before = series.values[series.steps < onset][-20:]
+        rare = abs(float(before.mean()) - now) / (high - low) if len(before) else 1.0
+        # Responses of one prompt succeed together, so that a group counts once.
+        independent = mean_of(view, "fact.group.n") or (mean_of(view, "fact.n") or 64) / 8
+        return rare * independent * flat < view.params["chance"]
 
     def _unsaturated(self, view: RunView) -> bool:
         """Not at the best reward, which a policy may reach with every response."""

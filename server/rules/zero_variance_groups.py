@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import server.checks.groups as groups
+import server.checks.verifier as verifier
 from server.checks.engine import reward_trend
 from server.checks.measure import beyond_for, finding, fresh, history, points, reward_metric, reward_range, window
+from server.checks.parting import scatter
 from server.queries.view import RunView
 from server.rules.base import Finding, Hypothesis, Param, Severity, Status, hypothesis
 from server.symptoms import SYMPTOMS
@@ -49,6 +52,8 @@ class ZeroVarianceGroups:
         Param("critical", 0.95, "0..1", 0, 1, "symptoms 22"),
         Param("window_points", 20, "points", 5, 100, "symptoms 22"),
         Param("window_steps", 20, "steps", 5, 1000, "symptoms 22"),
+        Param("step", 0.2, "0..1", 0, 1, "default of ours", "rise of the share within the window that is a step; mastery comes gradually"),
+        Param("sharpened", 0.5, "ratio", 0.05, 1, "default of ours", "likelihood of the responses against the policy's entropy"),
         Param("minimum", 0.05, "share of the range", 0, 0.5, "symptoms 9", "reward counts as at its minimum below it"),
     )
     hold_points = 20
@@ -77,15 +82,42 @@ class ZeroVarianceGroups:
             return ()
         severity: Severity = "watch"
         limit = p["watch"]
-        # A shorter history cannot say whether the reward rises.
-        if share > p["warn"] and len(part) >= size and reward_trend(view, 2 * p["window_steps"]) <= 0 and not groups.mastered(view):
+        if verifier.in_doubt(view):
+            pass  # what is equal may be failed gradings
+        elif share > p["warn"] and len(part) >= size and self._without_success(view):
+            # A shorter history cannot say whether the reward rises.
             severity, limit = "warn", p["warn"]
             if bool((part.tail(10).values > p["critical"]).all()) and self._at_minimum(view):
                 severity, limit = "critical", p["critical"]
+        elif self._sampler_narrowed(view):
+            severity = "warn"
         onset = beyond_for(view, metric, limit, allowed=4)
         summary = f"{share:.0%} of the groups have equal rewards (median of {len(part)} points), above {limit:.0%} since step {onset}"
         names = ("group.solve_all_frac", "group.solve_none_frac", "grad.norm", "reward.mean")
         return (finding(view, self.name, severity, onset, summary, metric, *names, hard=severity == "critical"),)
+
+    def _without_success(self, view: RunView) -> bool:
+        if reward_trend(view, 2 * view.params["window_steps"]) > 0:
+            return False
+        return self._stepped_up(view) or not groups.mastered(view)
+
+    def _stepped_up(self, view: RunView) -> bool:
+        """Whether the share rose at once: tasks are mastered one by one, and data or samples that changed show together."""
+        series = points(view, next(m for m in _METRICS if view.has(m)))
+        size = window(series, view.params["window_steps"], view.params["window_points"])
+        before, now = series.values[-4 * size : -2 * size], series.values[-size:]
+        if len(before) < 10:
+            return False
+        rise = float(now.mean() - before.mean())
+        if rise <= view.params["step"]:
+            return False
+        error = scatter(series.values[-4 * size :]) * math.sqrt(1 / len(now) + 1 / len(before))
+        return rise > 4 * error
+
+    def _sampler_narrowed(self, view: RunView) -> bool:
+        """The share stepped up while the responses became likelier than the policy's entropy allows: samples from another distribution."""
+        ratio = groups.sharpened(view) if self._stepped_up(view) else None
+        return ratio is not None and ratio < view.params["sharpened"]
 
     def _at_minimum(self, view: RunView) -> bool:
         metric = reward_metric(view)
