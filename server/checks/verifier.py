@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import math
+from typing import NamedTuple
+
 import numpy as np
 
 from server.checks.base import CheckResult, Finding, answer, cannot
-from server.checks.measure import finite, level, mean_of, moved, reward_metric
+from server.checks.measure import finite, fresh, level, mean_of, moved, points, reward_metric
+from server.detectors.level import since
 from server.queries.view import RunView
 
 _POLICY = ("entropy.mean", "length.response.mean", "kl.ref")
@@ -33,6 +37,59 @@ def tasks_moved(view: RunView, newest: int = 3) -> dict[str, float]:
     """The same for prompts and difficulty: easier or harder tasks move the reward too."""
     found = {metric: moved(view, metric, newest=newest, floor=0.02) for metric in _TASKS}
     return {metric: abs(value.z) for metric, value in found.items() if value is not None}
+
+
+class Acceptance(NamedTuple):
+    """Share of groups in which different answers to one prompt all got full reward, before and now."""
+
+    before: float
+    now: float
+    error: float
+    """Standard error of the difference, had nothing changed."""
+    variety: float
+    """Rise of the different answers per group: a policy that answers in another form raises both."""
+    groups: int
+    onset: int
+
+    @property
+    def rose(self) -> bool:
+        """By more than four errors and five points from almost none, while answers did not become more various."""
+        return self.before < 0.05 and self.now - self.before > max(0.05, 4 * self.error) and self.variety < 0.1
+
+
+_ACCEPTED = "fact.group.accepted_differ_frac"
+_FEWEST_GROUPS = 20
+
+
+def acceptance(view: RunView) -> Acceptance | None:
+    """The newest five points or more (20 groups) against the first hundred; None where either holds too few groups.
+
+    The past is the run's beginning, so that a fault that lasts does not become its own past.
+    """
+    share, counts = points(view, _ACCEPTED), points(view, "fact.group.accepted_n")
+    if len(share) < 15 or not fresh(view, share):
+        return None
+    n = counts.values[np.searchsorted(counts.steps, share.steps[-20:])]
+    newest = max(5, int(np.searchsorted(np.cumsum(n[::-1]), _FEWEST_GROUPS)) + 1)
+    first = min(100, len(share) - newest)
+    if newest > 20 or first < 10:
+        return None
+    m = counts.values[np.searchsorted(counts.steps, share.steps[:first])]
+    if float(m.sum()) < _FEWEST_GROUPS:
+        return None
+    n = n[-newest:]
+    old, new = float((share.values[:first] * m).sum() / m.sum()), float((share.values[-newest:] * n).sum() / n.sum())
+    p = max(old, 0.01)
+    error = math.sqrt(p * (1 - p) * (1 / float(n.sum()) + 1 / float(m.sum())))
+    at = since(share.values, max(0.02, 2 * old), allowed=max(4, newest // 2))
+    rise = _variety_rise(view, int(share.steps[first - 1]), int(share.steps[-newest]))
+    return Acceptance(old, new, error, rise, int(n.sum()), int(share.steps[min(at, len(share) - 1)]))
+
+
+def _variety_rise(view: RunView, until: int, since: int) -> float:
+    variety = points(view, "fact.group.answer_frac")
+    before, now = variety.values[variety.steps <= until], variety.values[variety.steps >= since]
+    return float(now.mean() - before.mean()) if len(before) and len(now) else 0.0
 
 
 def grader_constant(view: RunView, finding: Finding) -> CheckResult:
@@ -84,6 +141,16 @@ def never_matched(view: RunView, finding: Finding) -> CheckResult:
         return cannot("never_matched", "reward.fn.*.mean")
     dead = [m for m in parts if len(s := finite(view.series(m))) >= 5 and not np.any(s.values)]
     return answer("never_matched", bool(dead), not dead, {"components": len(parts), "always_zero": len(dead)}, ", ".join(dead[:3]))
+
+
+def accepts_different(view: RunView, finding: Finding) -> CheckResult:
+    """Different answers to one prompt get full reward, which a grader that reads the whole answer does not give."""
+    found = acceptance(view)
+    if found is None:
+        return cannot("accepts_different", "response", "group_id", "reward")
+    observed = {"before": found.before, "now": found.now, "groups": found.groups, "variety_rise": found.variety}
+    note = f"different last words all got full reward in {found.now:.1%} of {found.groups} groups, {found.before:.1%} before"
+    return answer("accepts_different", found.rose, found.now < 0.01, observed, note)
 
 
 def version_changed(view: RunView, finding: Finding) -> CheckResult:

@@ -13,6 +13,10 @@ _ROUNDING = 5e-3
 """Advantages are often written with three or four digits; their sum over a group may be off by that much."""
 _ROUNDING_EACH = 1e-3
 """An absolute mean below it is rounding, however small the advantages are (symptoms 14)."""
+_ANSWER = r"([\p{L}\p{N}]+)[^\p{L}\p{N}]*$"
+"""The last word or number of a response: where one task has one answer, what a grader compares stands there."""
+_ANSWER_WITHIN = 64
+"""Characters from the end in which it is looked for."""
 _NOTHING = 0.02
 """Advantages below it come from equal rewards: their rounding over a deviation of 0 plus a small constant."""
 
@@ -25,6 +29,7 @@ WITH range AS (
     GROUP BY attempt, step WINDOW so_far AS (ORDER BY attempt, step)),
 t AS (
     SELECT t.attempt, t.step, group_id, reward, advantage, response_tokens AS tokens, hash(response) AS response_hash,
+           hash(nullif(regexp_extract(right(response, {_ANSWER_WITHIN}), '{_ANSWER}', 1), '')) AS answer_hash,
            hash(coalesce(prompt, prompt_messages::VARCHAR)) AS prompt_hash, task, lowest, highest,
            highest > lowest AND reward >= highest - 0.02 * (highest - lowest) AS good,
            (reward > (lowest + highest) / 2)::INT AS success,
@@ -35,6 +40,8 @@ SELECT attempt, step, count(*) AS size, count(DISTINCT prompt_hash) AS prompts, 
     any_value(lowest) AS lowest, any_value(highest) AS highest,
     count(response_hash) AS texts, count(DISTINCT response_hash) AS distinct_texts,
     count(response_hash) FILTER (NOT good) AS wrong, count(DISTINCT response_hash) FILTER (NOT good) AS distinct_wrong,
+    count(answer_hash) FILTER (good) AS accepted, count(answer_hash) AS answers, count(DISTINCT answer_hash) AS distinct_answers,
+    (min(answer_hash) FILTER (good) <> max(answer_hash) FILTER (good)) AS accepted_differ,
     count(response_hash) FILTER (good) AS positive, count(DISTINCT response_hash) FILTER (good) AS distinct_positive,
     count(advantage) AS advantages, avg(advantage) AS advantage_mean, max(abs(advantage)) AS advantage_most,
     CASE WHEN max(reward) - min(reward) > 1e-6 THEN covar_samp(advantage, reward) END AS advantage_covariance,
@@ -100,6 +107,20 @@ def _texts(groups: Columns, index: StepIndex, size: Floats) -> dict[str, Floats]
         "fact.group.duplicate_wrong_frac": index.mean(_floats(wrong), judged & (groups["wrong"] > 1)),
         "fact.group.duplicated_frac": index.mean((duplicate > 0.5).astype(np.float64), judged),
         "fact.group.distinct_positive_frac": index.mean(_floats(positive), judged & (groups["positive"] > 0)),
+        **_answers(groups, index, judged),
+    }
+
+
+def _answers(groups: Columns, index: StepIndex, judged: NDArray[np.bool_]) -> dict[str, Floats]:
+    comparable = judged & (groups["accepted"] > 1)
+    differ = np.asarray([bool(value) for value in groups["accepted_differ"]], dtype=np.float64)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        variety = groups["distinct_answers"] / groups["answers"]
+    counted = index.count(comparable)
+    return {
+        "fact.group.accepted_n": np.where(index.count(judged & (groups["answers"] > 0)) > 0, counted, np.nan),
+        "fact.group.accepted_differ_frac": index.mean(differ, comparable),
+        "fact.group.answer_frac": index.mean(_floats(variety), judged & (groups["answers"] > 1)),
     }
 
 

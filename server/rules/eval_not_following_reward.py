@@ -10,6 +10,7 @@ import server.checks.reward as reward
 from server.checks.distribution import eval_metric
 from server.checks.measure import Shift, finding, fresh, points, reward_metric, reward_range
 from server.checks.parting import Course
+from server.checks.verifier import acceptance
 from server.queries.view import RunView, Series
 from server.rules.base import SEVERITIES, Finding, Hypothesis, Param, Severity, Status, hypothesis
 from server.symptoms import SYMPTOMS
@@ -69,6 +70,9 @@ class EvalNotFollowingReward:
             "default of ours: 26 healthy runs stay below 3",
             "by which the evaluation lags behind what it did before",
         ),
+        Param(
+            "witness_z", 2, "standard errors", 1, 10, "default of ours", "the same where the grader accepts different answers to one prompt"
+        ),
         Param("gap_share", 0.5, "share", 0, 1, "default of ours", "of the expected change that the evaluation's upper bound must miss"),
         Param("fall_z", 2, "standard errors", 1, 10, "symptoms 2"),
         Param("critical_z", 4, "standard errors", 1, 20, "symptoms 2"),
@@ -111,7 +115,8 @@ class EvalNotFollowingReward:
         last = int(series.steps[-1])
         key = ("parting", view.attempt, trained, held_out, view.baseline_start, last, *view.params.values())
         if key not in view.data.memo:
-            found = self._partings(view, Course(view.at(last), trained, held_out))
+            then = view.at(last)
+            found = self._partings(then, Course(then, trained, held_out))
             view.data.memo[key] = max(found, key=lambda f: SEVERITIES.index(f.severity), default=None)
         worst: _Parting | None = view.data.memo[key]
         return worst
@@ -120,6 +125,9 @@ class EvalNotFollowingReward:
         p = view.params
         low, high = reward_range(view)
         n, known = int(p["evaluations"]), len(course.steps)
+        # A grader seen to accept different answers is a second witness of the same thing.
+        accepted = acceptance(view)
+        gap_z = p["witness_z"] if accepted is not None and accepted.rose else p["gap_z"]
         for newest in (n // 2, n, 2 * n, 4 * n):
             before = max(newest, n)
             if newest + before > known:
@@ -137,5 +145,5 @@ class EvalNotFollowingReward:
             elif (followed := course.followed(known - newest)) is not None:
                 expected = followed.slope * gain.change
                 error = math.hypot(change.error, followed.slope * gain.error, followed.error * gain.change)
-                if expected - change.change > p["gap_z"] * error and upper < p["gap_share"] * expected:
+                if expected - change.change > gap_z * error and upper < p["gap_share"] * expected:
                     yield _Parting("warn", onset, gain, change, expected)

@@ -67,13 +67,15 @@ class VerifierFault:
         hypothesis("H13c", "metrics", verifier.never_matched),
         hypothesis("H13g", "metrics", verifier.version_changed),
         hypothesis("H13b", "action", action="Read prompts that always score 0 although most responses agree on one answer."),
-        hypothesis("H13d", "action", action="Print exactly what the grader was given for five responses."),
+        hypothesis(
+            "H13d", "trajectories", verifier.accepts_different, action="Print exactly what the grader was given for five responses."
+        ),
     )
     next_checks = SYMPTOMS["verifier-fault"].next_checks
 
     def evaluate(self, view: RunView) -> Sequence[Finding]:
         """The gravest of the four signs."""
-        for sign in (self._unanswered, self._constant, self._contradiction, self._step):
+        for sign in (self._unanswered, self._constant, self._contradiction, self._leniency, self._step):
             found = sign(view)
             if found is not None:
                 return (found,)
@@ -147,6 +149,20 @@ class VerifierFault:
         onset = beyond_for(view, metric, p["conflict_warn"] / 2)
         summary = f"{share:.1%} of equal responses to the same prompt got different rewards, over {twins.values.sum():.0f} responses"
         return finding(view, self.name, "warn", onset, summary, metric, "reward.mean")
+
+    def _leniency(self, view: RunView) -> Finding | None:
+        metric = "fact.group.accepted_differ_frac"
+        series = points(view, metric)
+        if not len(series) or not series.values[-20:].any():
+            return None
+        found = verifier.acceptance(view)
+        if found is None or not found.rose:
+            return None
+        summary = (
+            f"in {found.now:.0%} of the groups different answers to one prompt all got full reward, {found.before:.1%} before "
+            f"step {found.onset} (the last word or number compared, {found.groups} groups)"
+        )
+        return finding(view, self.name, "warn", found.onset, summary, metric, "reward.mean", "fact.group.answer_frac")
 
     def _step(self, view: RunView) -> Finding | None:
         metric = reward_metric(view)
