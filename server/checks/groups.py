@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
+from itertools import combinations
 
 import numpy as np
 
@@ -114,14 +116,72 @@ def identical_samples(view: RunView, finding: Finding) -> CheckResult:
     )
 
 
-def groups_small(view: RunView, finding: Finding) -> CheckResult:
-    """Variance between prompts but little within, or groups of four and fewer."""
+def between_prompts_only(view: RunView, finding: Finding) -> CheckResult:
+    """Rewards differ between prompts and not within groups, or groups of four and fewer."""
     size = view.config.get("group_size") or level(view, "fact.group.size.median")
-    spread, within = level(view, "reward.std", 10), level(view, "group.reward_std.mean", 10)
-    if not isinstance(size, (int, float)):
-        return cannot("groups_small", "config.group_size", "group_id")
-    observed = {"group_size": size, "reward_std": spread, "within_groups": within}
-    return answer("groups_small", size <= 4 and (spread or 0) > 0.1, size >= 8, observed, f"groups of {size:g}")
+    within, zero = level(view, "group.reward_std.mean", 10), level(view, finding.metric or "group.zero_std_frac", 10)
+    parts = [value for m in view.matching("reward.fn.", ".std") if (value := level(view, m, 10)) is not None]
+    spread = level(view, "reward.std", 10) if view.has("reward.std") else level(view, "fact.reward.std", 10)
+    spread = max([*parts, *([spread] if spread is not None else [])], default=None)
+    known = float(size) if isinstance(size, (int, float)) else None
+    if known is None and spread is None:
+        return cannot("between_prompts_only", "config.group_size", "group_id", "reward.std")
+    equal = (within is not None and within < 1e-9) or (zero or 0) >= 1
+    apart = spread is not None and spread > 1e-6 and equal
+    small = known is not None and known <= 4 and (spread or 0) > 0.1
+    observed = {"group_size": known, "spread": spread, "within_groups": within}
+    note = f"rewards spread by {spread or 0:.3g}, within groups by {within if within is not None else 1 - (zero or 0):.3g}"
+    if known is not None:
+        note += f", groups of {known:g}"
+    return answer("between_prompts_only", apart or small, not apart and known is not None and known >= 8, observed, note)
+
+
+def more_equal_than_chance(view: RunView, finding: Finding) -> CheckResult:
+    """Whether two responses of one group agree in reward more often than two responses of different groups of the same prompt.
+
+    Independent samples agree as often, whatever the prompt's pass rate; copies and equal seeds do not.
+    """
+    rows = view.trajectories(view.step - 100, view.step, ("group_id", "prompt", "reward"))
+    prompts: dict[str, dict[tuple[int, str], Counter[float]]] = {}
+    for step, group, prompt, reward in zip(rows["step"], rows["group_id"], rows["prompt"], rows["reward"], strict=True):
+        if group is not None and prompt is not None and reward is not None and np.isfinite(reward):
+            prompts.setdefault(str(prompt), {}).setdefault((int(step), str(group)), Counter())[float(reward)] += 1
+    inside, across = [], []
+    for groups in prompts.values():
+        counts = [c for c in groups.values() if c.total() > 1]
+        if len(counts) < 2:
+            continue
+        inside += [sum(n * (n - 1) for n in c.values()) / (c.total() * (c.total() - 1)) for c in counts]
+        pairs = [sum(n * d[value] for value, n in c.items()) / (c.total() * d.total()) for c, d in combinations(counts[:6], 2)]
+        across += [float(np.mean(pairs))] * len(counts)
+    if len(inside) < 20:
+        return cannot("more_equal_than_chance", "prompts seen in several groups", note=f"only {len(inside)} groups can be compared")
+    within, between = float(np.mean(inside)), float(np.mean(across))
+    gap = np.array(inside) - np.array(across)
+    error = float(gap.std(ddof=1)) / math.sqrt(len(gap))
+    observed = {"within": within, "between": between, "groups": len(inside)}
+    note = f"two of a group agree in {within:.0%}, two of different groups of a prompt in {between:.0%} of pairs ({len(inside)} groups)"
+    more = within - between
+    return answer("more_equal_than_chance", more > 0.15 and more > 4 * error, more < 0.05 + error, observed, note)
+
+
+def filter_misses(view: RunView, finding: Finding) -> CheckResult:
+    """Groups that a filter kept although all their rewards are equal: it looks at another reward or threshold than the metric."""
+    rows = view.trajectories(view.step - 10, view.step, ("group_id", "reward", "kept"))
+    kept: dict[tuple[int, str], list[float]] = {}
+    dropped = 0
+    for step, group, reward, flag in zip(rows["step"], rows["group_id"], rows["reward"], rows["kept"], strict=True):
+        if group is None or flag is None or reward is None:
+            continue
+        if flag:
+            kept.setdefault((int(step), str(group)), []).append(float(reward))
+        dropped += not flag
+    judged = [rewards for rewards in kept.values() if len(rewards) > 1]
+    if not dropped or len(judged) < 10:
+        return cannot("filter_misses", "kept", note="no filter is seen at work in ten steps")
+    share = sum(max(rewards) - min(rewards) < 1e-9 for rewards in judged) / len(judged)
+    note = f"{share:.0%} of {len(judged)} groups that were kept have equal rewards"
+    return answer("filter_misses", share > 0.2, share < 0.02, {"kept_equal_frac": share, "dropped": dropped}, note)
 
 
 def grader_constant(view: RunView, finding: Finding) -> CheckResult:

@@ -1,25 +1,33 @@
-"""Checks of reward and evaluation: signal, updates, exploitation, narrowing, saturation, what moved first."""
+"""Checks of a reward that does not move or falls: signal, grader, truncation, updates, advantages, ceiling, what moved first."""
 
 from __future__ import annotations
 
-import numpy as np
+import math
+from collections import Counter
 
-from server.checks.base import CheckResult, Finding, answer, cannot
-from server.checks.distribution import eval_metric
+from server.checks.base import CheckResult, Finding, Observed, answer, cannot
 from server.checks.groups import all_fail
-from server.checks.measure import finite, level, mean_of, moved, points, reward_metric, shift
+from server.checks.measure import finite, level, mean_of, moved, points, reward_metric, reward_range, shift
 from server.detectors.middle import median
-from server.queries.view import RunView
+from server.queries.view import RunView, Series
+
+_FEWEST_KL = 5
 
 
 def signal_exists(view: RunView, finding: Finding) -> CheckResult:
-    """Too hard: most groups fail altogether, so that pass@G is near 0."""
+    """Too hard: most groups fail altogether, so that pass@G is near 0; a pass@G far above the mean reward speaks against it."""
     none = all_fail(view)
     if none is None:
         return cannot("signal_exists", "group.solve_none_frac", "group_id")
     distinct = level(view, "fact.reward.distinct", 5)
     constant = distinct is not None and distinct <= 1
-    return answer("signal_exists", none > 0.8 and not constant, none < 0.5, {"all_fail": none}, f"{none:.0%} of the groups fail altogether")
+    metric = reward_metric(view)
+    low, high = reward_range(view)
+    mean = mean_of(view, metric, 10) if metric else None
+    place = (mean - low) / (high - low) if mean is not None else None
+    reaches = place is not None and 1 - none > place + 0.2
+    note = f"{none:.0%} of the groups fail altogether: pass@G {1 - none:.2f}" + (f", mean {place:.2f}" if place is not None else "")
+    return answer("signal_exists", none > 0.8 and not constant, none < 0.5 or reaches, {"all_fail": none, "mean": place}, note)
 
 
 def few_values(view: RunView, finding: Finding) -> CheckResult:
@@ -35,6 +43,21 @@ def few_values(view: RunView, finding: Finding) -> CheckResult:
     return answer("few_values", broken, not constant and (conflict or 0) < 0.02, observed, note)
 
 
+def failures_alike(view: RunView, finding: Finding) -> CheckResult:
+    """Low rewards that share one reason of failure (parser, format, verifier): the grader or its input, not the answers."""
+    rows = view.trajectories(view.step - 10, view.step, ("reward", "failure_type"))
+    low, high = reward_range(view)
+    pairs = zip(rows["reward"], rows["failure_type"], strict=True)
+    failed = [kind for reward, kind in pairs if isinstance(reward, float) and reward <= low + 0.05 * (high - low)]
+    named = [str(kind) for kind in failed if kind is not None]
+    if len(named) < 20:
+        return cannot("failures_alike", "failure_type", note="fewer than 20 failures with a reason in ten steps")
+    kind, count = Counter(named).most_common(1)[0]
+    share = count / len(failed)
+    observed: Observed = {"failures": len(failed), "most_frequent": kind, "share": share}
+    return answer("failures_alike", share > 0.9, share < 0.5, observed, f"{share:.0%} of {len(failed)} failures are {kind}")
+
+
 def cut_before_answer(view: RunView, finding: Finding) -> CheckResult:
     """Truncation before the answer: more than half are cut, and these score nothing."""
     share = mean_of(view, "length.response.truncated_frac", 10) if view.has("length.response.truncated_frac") else None
@@ -43,37 +66,97 @@ def cut_before_answer(view: RunView, finding: Finding) -> CheckResult:
     if share is None:
         return cannot("cut_before_answer", "length.response.truncated_frac", "finish_reason")
     worse = cut is None or others is None or cut < 0.5 * others
-    return answer(
-        "cut_before_answer", share > 0.5 and worse, share < 0.1, {"truncated_frac": share}, f"{share:.0%} of the responses are cut"
-    )
+    equal = cut is not None and others is not None and cut > 0.9 * others > 0
+    note = f"{share:.0%} of the responses are cut"
+    if cut is not None and others is not None:
+        note += f", rewarded {cut:.2f} against {others:.2f} of the others"
+    observed = {"truncated_frac": share, "reward_cut": cut, "reward_others": others}
+    return answer("cut_before_answer", share > 0.5 and worse, share < 0.1 or equal, observed, note)
 
 
 def policy_stands(view: RunView, finding: Finding) -> CheckResult:
-    """Updates too small: KL to the reference does not grow and the ratio is 1, with a gradient."""
+    """Updates too small: KL to the reference stays near 0 and does not grow, although there is a gradient.
+
+    A loss that is printed as 0 says nothing: on-policy it is 0 by construction.
+    """
     series, gradient = points(view, "kl.ref"), level(view, "grad.norm", 10)
-    if len(series) < 20:
+    if len(series) < _FEWEST_KL:
         return cannot("policy_stands", "kl.ref")
-    now = median(series.values[-10:])
-    observed = {"kl_ref": now, "grad_norm": gradient}
-    still = now < 2e-3
+    now, early = median(series.values[-10:]), median(series.values[: max(3, len(series) // 4)])
+    rate = level(view, "lr", 10)
+    observed = {"kl_ref": now, "at_start": early, "grad_norm": gradient, "lr": rate}
+    still = standing(series)
+    note = f"reference KL {now:.2g} nats after {len(series)} points, {early:.2g} at the start"
     return answer(
-        "policy_stands",
-        still and (gradient is None or gradient > 1e-4),
-        now > 0.02,
-        observed,
-        f"reference KL {now:.2g} nats after {len(series)} points",
+        "policy_stands", still and (gradient is None or gradient > 1e-4), now > 0.02 or now > 10 * max(early, 1e-5), observed, note
     )
+
+
+def standing(series: Series) -> bool:
+    """Whether a KL is so small and so constant that the policy cannot have moved: an order of 1e-4 without growth."""
+    if len(series) < _FEWEST_KL:
+        return False
+    now, early = median(series.values[-10:]), median(series.values[: max(3, len(series) // 4)])
+    return -1e-4 < now < 2e-3 and now < 1.5 * max(early, 1e-4)
 
 
 def no_gradient(view: RunView, finding: Finding) -> CheckResult:
-    """No gradient although groups have variance."""
+    """A gradient of exactly 0 although rewards differ within groups, or an engine whose weights do not advance."""
     gradient, zero = level(view, "grad.norm", 10), level(view, "group.zero_std_frac", 10)
-    if gradient is None:
-        return cannot("no_gradient", "grad.norm")
-    dead = gradient < 1e-8
+    spread = level(view, "group.reward_std.mean", 10)
+    lag = points(view, "lag.policy.mean" if view.has("lag.policy.mean") else "fact.lag.mean").tail(10)
+    if gradient is None and len(lag) < 10:
+        return cannot("no_gradient", "grad.norm", "policy_lag")
+    dead = gradient is not None and gradient < 1e-8
+    differs = (zero is not None and zero < 0.9) or (zero is None and (spread or 0) > 1e-6)
+    # The engine's weights stand still where the lag grows by one with every step.
+    stuck = len(lag) == 10 and float(lag.values[-1] - lag.values[0]) >= int(lag.steps[-1] - lag.steps[0]) > 0
+    observed = {"grad_norm": gradient, "zero_std_frac": zero, "within_groups": spread, "engine_stuck": int(stuck)}
+    note = f"gradient norm {gradient:.3g}" if gradient is not None else f"policy lag {lag.values[-1]:g}"
+    if zero is not None:
+        note += f", {zero:.0%} of the groups without variance"
+    return answer("no_gradient", (dead and differs) or stuck, not dead and not stuck, observed, note)
+
+
+def advantages_wrong(view: RunView, finding: Finding) -> CheckResult:
+    """Advantages that break an identity: do not sum to 0 in a group, exceed their bound, or lie against the reward."""
+    names = ("fact.advantage.off_frac", "fact.advantage.excess", "fact.advantage.reversed_frac", "fact.advantage.correlation")
+    off, excess, reversed_frac, correlation = (level(view, name, 5) for name in names)
+    if off is None and correlation is None:
+        return cannot("advantages_wrong", "advantage", "group_id")
+    wrong = (reversed_frac or 0) > 0.2 or (correlation is not None and correlation < 0.5) or (excess or 0) > 1.05
+    observed = {"off_frac": off, "excess": excess, "reversed_frac": reversed_frac, "correlation": correlation}
+    right = (off or 0) < 0.01 and not wrong and (correlation is None or correlation > 0.9)
+    note = f"correlation of reward and advantage in groups {correlation if correlation is not None else math.nan:.2f}, {off or 0:.0%} off"
+    return answer("advantages_wrong", wrong, right, observed, note)
+
+
+def low_entropy_ceiling(view: RunView, finding: Finding) -> CheckResult:
+    """Ceiling of exploration: little entropy is left and groups agree."""
+    entropy = finite(view.series("entropy.mean"))
+    if len(entropy) < 20:
+        return cannot("low_entropy_ceiling", "entropy.mean")
+    start, now = median(entropy.values[:15]), median(entropy.values[-10:])
     return answer(
-        "no_gradient", dead and (zero or 0) < 0.9, not dead, {"grad_norm": gradient, "zero_std_frac": zero}, f"gradient norm {gradient:.3g}"
+        "low_entropy_ceiling",
+        now < 0.15 * start,
+        now > 0.5 * start,
+        {"at_start": start, "now": now},
+        f"entropy {start:.3f} at the start, {now:.3f} now",
     )
+
+
+def base_covers(view: RunView, finding: Finding) -> CheckResult:
+    """Ceiling of the base model: pass@G of the trained policy is no higher than that of the run it is compared with."""
+    other = view.second_run
+    if other is None:
+        return cannot("base_covers", "second run")
+    mine, theirs = all_fail(view, 20), all_fail(other, 20)
+    if mine is None or theirs is None:
+        return cannot("base_covers", "group.solve_none_frac", "group_id")
+    gain = theirs - mine
+    observed = {"pass_at_g": 1 - mine, "second_run": 1 - theirs}
+    return answer("base_covers", gain < 0.01, gain > 0.05, observed, f"pass@G {1 - mine:.2f}, {1 - theirs:.2f} in the second run")
 
 
 def slices_oppose(view: RunView, finding: Finding) -> CheckResult:
@@ -94,98 +177,6 @@ def slices_oppose(view: RunView, finding: Finding) -> CheckResult:
         up < 2 or down > -2,
         {"up": up, "down": down},
         f"best task {up:+.1f}, worst {down:+.1f} errors",
-    )
-
-
-def low_entropy_ceiling(view: RunView, finding: Finding) -> CheckResult:
-    """Ceiling of exploration: little entropy is left and groups agree."""
-    entropy = finite(view.series("entropy.mean"))
-    if len(entropy) < 20:
-        return cannot("low_entropy_ceiling", "entropy.mean")
-    start, now = median(entropy.values[:15]), median(entropy.values[-10:])
-    return answer(
-        "low_entropy_ceiling",
-        now < 0.15 * start,
-        now > 0.5 * start,
-        {"at_start": start, "now": now},
-        f"entropy {start:.3f} at the start, {now:.3f} now",
-    )
-
-
-def grader_disagrees(view: RunView, finding: Finding) -> CheckResult:
-    """The grader is exploited: equal responses graded differently, or wrong-length answers rewarded, while reward and evaluation part."""
-    series = finite(view.series("fact.reward.conflict_frac"))
-    metric = eval_metric(view)
-    gap = None
-    if metric and (reward := reward_metric(view)):
-        span = max(30, view.step - finding.onset_step)
-        old, new = (finding.onset_step - span, finding.onset_step - 1), (finding.onset_step, view.step)
-        a, b = shift(view, reward, old, new), shift(view, metric, old, new)
-        gap = (a.change - b.change) / max((a.error**2 + b.error**2) ** 0.5, 1e-9) if a and b else None
-    length = moved(view, "length.response.mean", newest=5, floor=0.02)
-    conflict_rose = len(series) >= 20 and float(series.values[-20:].mean()) > 0.005 and float(series.values[:10].mean()) < 0.002
-    if gap is None and len(series) < 20:
-        return cannot("grader_disagrees", "eval.heldout.score", "response")
-    observed = {"gap_z": gap, "conflict_rose": int(conflict_rose), "length_z": length.z if length else None}
-    note = f"reward left the evaluation by {gap or 0:.1f} errors; contradictory gradings {'rose' if conflict_rose else 'did not rise'}"
-    feature = length is not None and abs(length.z) > 6
-    supports = (gap is not None and gap > 3) or conflict_rose or feature
-    return answer("grader_disagrees", supports, gap is not None and gap < 1 and not conflict_rose, observed, note)
-
-
-def prompts_repeat(view: RunView, finding: Finding) -> CheckResult:
-    """Over-fitting: the same training prompts come back (epoch > 1)."""
-    epoch = next((s for m in ("epoch", "train/epoch", "data.epoch") if len(s := finite(view.series(m)))), None)
-    if epoch is None:
-        return cannot("prompts_repeat", "epoch")
-    value = float(epoch.values[-1])
-    return answer("prompts_repeat", value > 2, value <= 1, {"epoch": value}, f"epoch {value:.2f}")
-
-
-def sharpening_only(view: RunView, finding: Finding) -> CheckResult:
-    """Coverage lost: more groups without a success while the mean rises, with falling entropy."""
-    none = points(view, "group.solve_none_frac" if view.has("group.solve_none_frac") else "fact.group.all_low_frac")
-    entropy = moved(view, "entropy.mean", newest=5)
-    if len(none) < 30:
-        return cannot("sharpening_only", "group.solve_none_frac", "group_id")
-    before, now = float(none.values[-60:-20].mean()), float(none.values[-20:].mean())
-    observed = {"all_fail_before": before, "all_fail_now": now, "entropy_z": entropy.z if entropy else None}
-    return answer(
-        "sharpening_only", now > before + 0.05, now <= before, observed, f"groups without a success {before:.0%} before, {now:.0%} now"
-    )
-
-
-def eval_changed(view: RunView, finding: Finding) -> CheckResult:
-    """The evaluation is constant to all digits, or an event names it."""
-    metric = eval_metric(view)
-    series = finite(view.series(metric)) if metric else None
-    near = [e for e in view.events(finding.onset_step - 30) if "eval" in f"{e.kind} {e.text}".lower()]
-    if series is None or len(series) < 4:
-        return cannot("eval_changed", "eval.heldout.score")
-    frozen = float(np.ptp(series.values[-4:])) == 0
-    return answer(
-        "eval_changed",
-        frozen or bool(near),
-        not frozen and not near,
-        {"events": len(near)},
-        near[0].text[:100] if near else "it varies as before",
-    )
-
-
-def filtered(view: RunView, finding: Finding) -> CheckResult:
-    """Filtering or a curriculum inflates the reward of trained groups."""
-    kept, dropped = mean_of(view, "fact.kept_frac", 10), mean_of(view, "group.filtered_frac", 10)
-    hard = moved(view, "fact.difficulty", newest=5, floor=0.02)
-    if kept is None and dropped is None and hard is None:
-        return cannot("filtered", "kept", "group.filtered_frac", "difficulty")
-    easier = hard is not None and hard.z < -4
-    much = (kept is not None and kept < 0.8) or (dropped or 0) > 0.2
-    return answer(
-        "filtered",
-        easier or much,
-        not easier and not much,
-        {"kept_frac": kept, "difficulty_z": hard.z if hard else None},
-        "easier prompts" if easier else "kept share and difficulty",
     )
 
 

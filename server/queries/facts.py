@@ -34,6 +34,7 @@ FACTS: dict[str, str] = {
     "fact.verifier.error_frac": "0..1, trajectories whose verifier failed, of those with a status",
     "fact.verifier.zero_frac": "0..1, trajectories whose verifier did not answer and whose reward is the step's lowest",
     "fact.verifier.seconds.mean": "mean seconds of the verifier",
+    "fact.verifier.seconds.p99": "99th percentile of the verifier's seconds",
     "fact.verifier.length_ratio": "mean response tokens where the verifier did not answer over those where it did",
     "fact.truncated_frac": "0..1, responses with finish_reason length, of those with a reason",
     "fact.kept_frac": "0..1, trajectories that were kept for training",

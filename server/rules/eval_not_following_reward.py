@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-import server.checks.reward as reward
+import server.checks.held_out as held_out
 from server.checks.distribution import eval_metric
 from server.checks.measure import Shift, finding, fresh, points, reward_metric, reward_range
 from server.checks.parting import Course
@@ -14,6 +14,8 @@ from server.checks.verifier import acceptance
 from server.queries.view import RunView, Series
 from server.rules.base import SEVERITIES, Finding, Hypothesis, Param, Severity, Status, hypothesis
 from server.symptoms import SYMPTOMS
+
+_RUN_AGAIN = "Run the evaluation once with the training's temperature, length cap and template."
 
 
 class _Parting(NamedTuple):
@@ -80,14 +82,14 @@ class EvalNotFollowingReward:
     )
     hold_points = 30
     hypotheses: tuple[Hypothesis, ...] = (
-        hypothesis("H2a", "trajectories", reward.grader_disagrees),
-        hypothesis("H2b", "metrics", reward.prompts_repeat),
-        hypothesis("H2c", "trajectories", reward.sharpening_only),
-        hypothesis("H2e", "metrics", reward.eval_changed),
-        hypothesis("H2g", "trajectories", reward.filtered),
-        hypothesis("H2d", "action", action="Run the evaluation once with the training's temperature, length cap and template."),
-        hypothesis("H2f", "action", action="Plot the reward's components: does accuracy rise, or format only?"),
-        hypothesis("H2h", "action", action="Give the evaluation's confidence interval: is it wider than the gain of interest?", prior=0.8),
+        hypothesis("H2a", "trajectories", held_out.grader_exploited),
+        hypothesis("H2b", "trajectories", held_out.prompts_repeat, held_out.repeats_gain),
+        hypothesis("H2c", "trajectories", held_out.sharpening_only),
+        hypothesis("H2d", "trajectories", held_out.sampling_differs, action=_RUN_AGAIN),
+        hypothesis("H2e", "metrics", held_out.eval_changed),
+        hypothesis("H2f", "metrics", held_out.other_parts_gain),
+        hypothesis("H2g", "trajectories", held_out.filtered),
+        hypothesis("H2h", "metrics", held_out.eval_small, prior=0.8),
     )
     next_checks = SYMPTOMS["eval-not-following-reward"].next_checks
 

@@ -59,13 +59,13 @@ class RewardFlat:
     hold_points = 20
     hypotheses: tuple[Hypothesis, ...] = (
         hypothesis("H1a", "metrics", reward.signal_exists),
-        hypothesis("H1b", "trajectories", reward.few_values),
+        hypothesis("H1b", "trajectories", reward.few_values, reward.failures_alike),
         hypothesis("H1c", "trajectories", reward.cut_before_answer),
         hypothesis("H1d", "metrics", reward.policy_stands),
         hypothesis("H1e", "metrics", reward.no_gradient),
-        hypothesis("H1h", "trajectories", reward.slices_oppose),
-        hypothesis("H1g", "metrics", reward.low_entropy_ceiling, prior=0.8),
-        hypothesis("H1f", "action", action="Compute the advantages of one group by hand."),
+        hypothesis("H1f", "trajectories", reward.advantages_wrong),
+        hypothesis("H1h", "metrics", reward.slices_oppose),
+        hypothesis("H1g", "second_run", reward.low_entropy_ceiling, reward.base_covers, prior=0.8),
     )
     next_checks = SYMPTOMS["reward-flat"].next_checks
 

@@ -55,27 +55,29 @@ class VerifierFault:
         Param("conflict_responses", 100, "responses", 10, 10000, "default of ours", "equal responses needed in the window"),
         Param("constant_points", 3, "points", 2, 50, "default of ours"),
         Param("constant_critical_points", 10, "points", 3, 100, "symptoms 13"),
+        Param("constant_points_seen", 3, "points", 2, 50, "default of ours", "at which a component without spread is a watch"),
+        Param("responses_a_step", 11, "responses", 1, 10000, "default of ours", "taken where the run does not say how many it grades"),
+        Param("slow_factor", 5, "ratio", 1, 100, "default of ours", "99th percentile of the verifier's seconds over its past"),
+        Param("slow_seconds", 1, "s", 0, 1000, "default of ours", "a verifier quicker than that holds nobody up"),
         Param("chance", 9, "groups", 1, 100, "e^-9 is 1 in 8,000", "other rewards to be expected in the stretch, else it may be chance"),
         Param("step_spreads", 6, "MADN", 3, 20, "default of ours"),
     )
     hold_points = 20
     hypotheses: tuple[Hypothesis, ...] = (
-        hypothesis("H13e", "trajectories", verifier.timeouts_counted),
-        hypothesis("H13a", "metrics", verifier.grader_constant),
+        hypothesis("H13e", "trajectories", verifier.timeouts_counted, verifier.slow_gradings),
+        hypothesis("H13a", "metrics", verifier.grader_constant, verifier.one_worker),
         hypothesis("H13h", "trajectories", verifier.rewards_shuffled),
         hypothesis("H13f", "trajectories", verifier.judge_contradicts),
+        hypothesis("H13d", "trajectories", verifier.accepts_different, action="Print exactly what the grader was given."),
         hypothesis("H13c", "metrics", verifier.never_matched),
-        hypothesis("H13g", "metrics", verifier.version_changed),
-        hypothesis("H13b", "action", action="Read prompts that always score 0 although most responses agree on one answer."),
-        hypothesis(
-            "H13d", "trajectories", verifier.accepts_different, action="Print exactly what the grader was given for five responses."
-        ),
+        hypothesis("H13g", "trajectories", verifier.version_changed, verifier.policy_stood),
+        hypothesis("H13b", "trajectories", verifier.bad_gold, verifier.failures_repeat),
     )
     next_checks = SYMPTOMS["verifier-fault"].next_checks
 
     def evaluate(self, view: RunView) -> Sequence[Finding]:
         """The gravest of the four signs."""
-        for sign in (self._unanswered, self._constant, self._contradiction, self._leniency, self._step):
+        for sign in (self._unanswered, self._constant, self._contradiction, self._leniency, self._step, self._part, self._slow):
             found = sign(view)
             if found is not None:
                 return (found,)
@@ -182,3 +184,29 @@ class VerifierFault:
             return None
         summary = f"{metric} went from {change.base.median:.3g} to {change.now:.3g} at step {change.onset} while the policy did not move"
         return finding(view, self.name, "warn", change.onset, summary, metric, *policy)
+
+    def _part(self, view: RunView) -> Finding | None:
+        p = view.params
+        if not view.matching("reward.fn.", ".mean"):
+            return None
+        dead = verifier.constant_parts(view, int(p["constant_points_seen"]))
+        if not dead:
+            return None
+        metric, onset, always = dead[0]
+        n = len(finite(view.series(metric)).since(onset))
+        responses = n * (mean_of(view, "fact.n") or p["responses_a_step"])
+        many = n >= p["constant_critical_points"] and responses > 100
+        what = "0 since the first step" if always else f"without any spread and below its best since step {onset}"
+        summary = f"{metric} is {what}, at all {n} points"
+        return finding(view, self.name, "warn" if many else "watch", onset, summary, metric, "reward.mean")
+
+    def _slow(self, view: RunView) -> Finding | None:
+        metric = "fact.verifier.seconds.p99"
+        series = points(view, metric)
+        if len(series) < 30 or float(series.values[-1]) < view.params["slow_seconds"]:
+            return None
+        change = moved(view, metric, newest=5, floor=0.1)
+        if change is None or change.now < view.params["slow_factor"] * change.base.median or change.now < view.params["slow_seconds"]:
+            return None
+        summary = f"one grading in a hundred takes {change.now:.3g} s, {change.base.median:.3g} s before step {change.onset}"
+        return finding(view, self.name, "watch", change.onset, summary, metric, "fact.verifier.seconds.mean", "fact.verifier.timeout_frac")

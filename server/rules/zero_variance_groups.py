@@ -5,15 +5,18 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+import server.checks.distribution as distribution
 import server.checks.groups as groups
 import server.checks.verifier as verifier
 from server.checks.engine import reward_trend
-from server.checks.measure import beyond_for, finding, fresh, history, points, reward_metric, reward_range, window
+from server.checks.measure import beyond_for, finding, fresh, history, level, points, reward_metric, reward_range, window
 from server.checks.parting import scatter
-from server.queries.view import RunView
+from server.queries.view import RunView, Series
 from server.rules.base import Finding, Hypothesis, Param, Severity, Status, hypothesis
 from server.symptoms import SYMPTOMS
 
+_FEWEST = 10
+"""Points below which there is no median worth the name."""
 _METRICS = ("group.zero_std_frac", "fact.group.zero_std_frac")
 
 
@@ -58,13 +61,14 @@ class ZeroVarianceGroups:
     )
     hold_points = 20
     hypotheses: tuple[Hypothesis, ...] = (
+        hypothesis("H3h", "tokens", distribution.sampler_changed),
         hypothesis("H9b", "metrics", groups.too_easy),
         hypothesis("H9a", "metrics", groups.too_hard),
         hypothesis("H9e", "metrics", groups.grader_constant),
-        hypothesis("H9c", "trajectories", groups.identical_samples),
-        hypothesis("H9d", "config", groups.groups_small, prior=0.8),
+        hypothesis("H9c", "trajectories", groups.identical_samples, groups.more_equal_than_chance),
+        hypothesis("H9d", "metrics", groups.between_prompts_only, prior=0.8),
         hypothesis("H9f", "trajectories", groups.wrong_groups),
-        hypothesis("H9g", "action", action="Compare the filter's condition with the metric: both must use the same reward."),
+        hypothesis("H9g", "trajectories", groups.filter_misses, action="Compare the filter's condition with the metric."),
     )
     next_checks = SYMPTOMS["zero-variance-groups"].next_checks
 
@@ -75,8 +79,10 @@ class ZeroVarianceGroups:
         series = points(view, metric)
         size = window(series, p["window_steps"], p["window_points"])
         part = series.tail(size)
-        if not fresh(view, series) or len(part) < 10:
+        if not fresh(view, series):
             return ()
+        if len(part) < _FEWEST:
+            return self._from_the_start(view, metric, part)
         share = sorted(part.values.tolist())[len(part) // 2]
         if share <= p["watch"]:
             return ()
@@ -90,11 +96,22 @@ class ZeroVarianceGroups:
             if bool((part.tail(10).values > p["critical"]).all()) and self._at_minimum(view):
                 severity, limit = "critical", p["critical"]
         elif self._sampler_narrowed(view):
-            severity = "warn"
+            severity, limit = "warn", self._halfway(series, size)
         onset = beyond_for(view, metric, limit, allowed=4)
         summary = f"{share:.0%} of the groups have equal rewards (median of {len(part)} points), above {limit:.0%} since step {onset}"
         names = ("group.solve_all_frac", "group.solve_none_frac", "grad.norm", "reward.mean")
         return (finding(view, self.name, severity, onset, summary, metric, *names, hard=severity == "critical"),)
+
+    def _from_the_start(self, view: RunView, metric: str, part: Series) -> Sequence[Finding]:
+        """A run too short for a median: noted where no step so far had more than half of its groups with different rewards."""
+        least = float(part.values.min())
+        dead = least >= 1 and level(view, "grad.norm", 1) == 0
+        if least <= view.params["watch"] or (len(part) < 2 and not dead):
+            return ()
+        onset = int(part.steps[0])
+        summary = f"at least {least:.0%} of the groups have equal rewards at all {len(part)} points so far"
+        summary += ", and the gradient is exactly 0" if dead else ""
+        return (finding(view, self.name, "info", onset, summary, metric, "grad.norm", "reward.mean"),)
 
     def _without_success(self, view: RunView) -> bool:
         if reward_trend(view, 2 * view.params["window_steps"]) > 0:
@@ -113,6 +130,9 @@ class ZeroVarianceGroups:
             return False
         error = scatter(series.values[-4 * size :]) * math.sqrt(1 / len(now) + 1 / len(before))
         return rise > 4 * error
+
+    def _halfway(self, series: Series, size: int) -> float:
+        return float(series.values[-4 * size : -2 * size].mean() + series.values[-size // 2 :].mean()) / 2
 
     def _sampler_narrowed(self, view: RunView) -> bool:
         """The share stepped up while the responses became likelier than the policy's entropy allows: samples from another distribution."""
