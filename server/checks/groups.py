@@ -64,7 +64,7 @@ def too_hard(view: RunView, finding: Finding) -> CheckResult:
     if none is None:
         metric = reward_metric(view)
         low, high = reward_range(view)
-        now = level(view, metric, 10) if metric else None
+        now = level(view, metric, 10) if metric and (high <= 1 or view.has("reward.max")) else None
         if now is None:
             return cannot("too_hard", "group.solve_none_frac", "group_id")
         place = (now - low) / (high - low)
@@ -87,7 +87,7 @@ def too_easy(view: RunView, finding: Finding) -> CheckResult:
     if every is None:
         metric = reward_metric(view)
         low, high = reward_range(view)
-        now = level(view, metric, 10) if metric else None
+        now = level(view, metric, 10) if metric and (high <= 1 or view.has("reward.max")) else None
         if now is None:
             return cannot("too_easy", "group.solve_all_frac", "group_id")
         place = (now - low) / (high - low)

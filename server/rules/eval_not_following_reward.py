@@ -34,15 +34,19 @@ class EvalNotFollowingReward:
         The newest four or more evaluations against as many before, over several spans, with the reward of the same steps: the reward
         rose by more than three standard errors and .03 of its range while the evaluation's upper 95 % bound stays below +1 point, or it
         fell by more than two standard errors: warn. Down by more than four errors or five points while the reward rose: critical.
-        Errors come from the scatter of neighbouring points.
+        Errors come from the scatter of neighbouring points of the whole run. Where the evaluation followed the reward before, it also
+        speaks from two new evaluations on when these lag by 3.5 errors behind what they did before (2 where the grader is seen to accept
+        different answers) and miss half of it: warn. A reward that comes back to where it was is no rise.
 
     Why it matters:
         What is optimised is no longer what is wanted.
 
     Hypotheses:
-        H2a the grader is exploited: reward left the evaluation, gradings contradict each other, or a surface feature moved.
-        H2b over-fitting: training prompts come back. H2c sharpening only: groups without a success grow while the mean rises.
-        H2e the evaluation is constant or was changed. H2g filtering or easier prompts inflate the reward.
+        H2a the grader is exploited: different answers accepted, gradings contradict each other, or a surface feature earns reward.
+        H2b over-fitting: training prompts come back and score higher than fresh ones of the same kind.
+        H2c sharpening only: groups without a success grow while the mean rises. H2d the evaluation samples differently since the onset.
+        H2e the evaluation is constant, jumped or was changed. H2f other parts of the reward rose and accuracy did not.
+        H2g filtering or easier prompts inflate the reward. H2h the evaluation is too small to show the gain.
 
     When it is wrong:
         Saturated evaluations, sets of 30 items (one standard error is 8 to 9 points), evaluations of another checkpoint, a curriculum that

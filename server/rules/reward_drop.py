@@ -41,7 +41,8 @@ class RewardDrop:
 
     Hypotheses:
         Those of the family that moved first. Without one: H13g the grader moved while the policy did not; H13e failed gradings count as
-        low rewards; H19a harder prompts.
+        low rewards; H1c truncation; H19a harder prompts; H8g an event near the onset; H8h the end of an exploited grader: the evaluation
+        fell while the reward still rose.
 
     When it is wrong:
         Curriculum, data stages and reward versions restart the baseline where they are announced; silent ones look like a drop.
@@ -70,8 +71,9 @@ class RewardDrop:
         hypothesis("H13g", "metrics", reward.grader_moved),
         hypothesis("H13e", "trajectories", reward.unanswered),
         hypothesis("H1c", "trajectories", reward.cut_before_answer, prior=0.8),
-        hypothesis("H9a", "trajectories", reward.harder_tasks, prior=0.8),
-        hypothesis("H8g", "action", action="Compare configuration and events of the steps around the onset.", prior=0.8),
+        hypothesis("H19a", "trajectories", reward.harder_tasks, prior=0.8),
+        hypothesis("H8g", "metrics", reward.event_near, prior=0.8),
+        hypothesis("H8h", "metrics", reward.hacked_before, prior=0.8),
     )
     next_checks = SYMPTOMS["reward-drop"].next_checks
 

@@ -18,23 +18,29 @@ class VerifierFault:
         Share of trajectories whose verifier timed out or failed, mean of three points: above 1 % watch, 5 % warn, 20 % critical;
         above 1 % warn too where these count as the lowest reward. Rewards without any spread over more than 100 responses after
         rewards with spread: warn at three points, critical at ten. Equal responses to one prompt of one step with different rewards:
-        more than 2 % warn. A step in the reward beyond 6 spreads within five points while entropy, length, KL, prompts and difficulty
-        stay within two: warn.
+        more than 2 % warn. Different answers (last words) to one prompt that all get full reward, in five points more of the groups
+        than at the start, where it was rare: warn. A step in the reward beyond 6 spreads within five points while entropy, length, KL,
+        prompts and difficulty stay within two: warn. A component that is 0 from the first step, or has no spread below its best: watch
+        at three points, warn at ten with more than 100 responses. The slowest gradings five times as slow as before: watch.
 
     Why it matters:
         The policy learns whatever the verifier says. Every alarm that rests on rewards is worthless while it is wrong.
 
     Hypotheses:
-        H13e time-outs or errors counted as failures: unanswered gradings have the lowest reward, most often on long responses.
-        H13a grader down or constant: one value for all responses, nothing unanswered.
+        H13e time-outs or errors counted as failures: unanswered gradings have the lowest reward and took longest.
+        H13a grader down or constant: one value for all responses, nothing unanswered; or the failures of one worker.
         H13h rewards assigned to the wrong responses: equal responses disagree as often as chance would give.
         H13f a judge that is not deterministic: equal responses disagree, but seldom.
+        H13d the wrong text is graded: different answers to one prompt get full reward.
         H13c a pattern that never matches: a component exactly 0 from the first step.
-        H13g the grader's version changed: an event names it.
+        H13g the grader's version changed: an event or the rows name it, or the reward stepped while the policy stood still.
+        H13b wrong gold answers: prompts that fail at every visit although the responses agree, or with the same reason.
 
     When it is wrong:
-        A component that is saturated at its best value (format 1.0) has no spread either and is left out. Easier or harder prompts move
-        the reward without the policy: their length and difficulty are compared where they are written.
+        Answers that end in other words once the policy writes differently: the variety of answers in a group must not have risen. Rare
+        rewards are absent from a batch by chance. A component that is saturated at its best value (format 1.0) has no spread either and
+        is left out, as is a penalty. Easier or harder prompts move the reward without the policy: their length and difficulty are
+        compared where they are written.
 
     Sources:
         symptoms 13 and 22.
@@ -76,7 +82,7 @@ class VerifierFault:
     next_checks = SYMPTOMS["verifier-fault"].next_checks
 
     def evaluate(self, view: RunView) -> Sequence[Finding]:
-        """The gravest of the four signs."""
+        """The first of the signs that shows, the gravest kind first."""
         for sign in (self._unanswered, self._constant, self._contradiction, self._leniency, self._step, self._part, self._slow):
             found = sign(view)
             if found is not None:
