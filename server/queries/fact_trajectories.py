@@ -1,11 +1,9 @@
-"""Facts of whole trajectories: rewards, verifier, lengths, truncation, loss weight and the mix of tasks."""
+"""Facts of whole trajectories: rewards, verifier, lengths, truncation and loss weight."""
 
 from __future__ import annotations
 
 from server.queries.fact_rows import TRAINING, FactSeries, as_series, parameters
 from server.queries.view import Position, RunData
-
-_MOST_TASKS = 24
 
 
 def weighs_by_tokens(data: RunData) -> bool | None:
@@ -100,6 +98,7 @@ SELECT t.attempt, t.step,
     avg(temperature) AS "fact.sampling.temperature",
     avg(top_p) AS "fact.sampling.top_p",
     avg(prompt_size) AS "fact.prompt.length",
+    nullif(count(DISTINCT prompt_hash), 0) AS "fact.prompt.n",
     avg(try_cast(difficulty AS DOUBLE)) AS "fact.difficulty"
 FROM t JOIN edges USING (attempt, step) LEFT JOIN prompts USING (attempt, step)
        LEFT JOIN twins USING (attempt, step) LEFT JOIN across USING (attempt, step)
@@ -110,26 +109,3 @@ def trajectory_facts(data: RunData, after: Position | None) -> FactSeries:
     """Facts of single trajectories, reduced to steps."""
     columns = data.store.columns(_query(data), parameters(data, after))
     return as_series(columns, [name for name in columns if name.startswith("fact.")])
-
-
-def mix_facts(data: RunData, after: Position | None) -> FactSeries:
-    """Share of each task in the step's trajectories, and their mean reward and length, for the run's most frequent tasks."""
-    columns = data.store.columns(
-        f"""WITH often AS (
-                SELECT task FROM trajectory t WHERE t.run_id = $run AND task IS NOT NULL GROUP BY task
-                ORDER BY count(*) DESC, task LIMIT {_MOST_TASKS}),
-            steps AS (SELECT attempt, step, count(*) AS size FROM trajectory t WHERE {TRAINING} AND task IS NOT NULL GROUP BY ALL),
-            cells AS (SELECT attempt, step, task, count(*) AS size, avg(reward) AS reward, avg(response_tokens) AS tokens
-                      FROM trajectory t WHERE {TRAINING} GROUP BY ALL)
-            SELECT s.attempt, s.step, o.task AS task, coalesce(c.size, 0) / s.size AS share, c.reward AS reward, c.tokens AS tokens
-            FROM steps s CROSS JOIN often o LEFT JOIN cells c ON c.attempt = s.attempt AND c.step = s.step AND c.task = o.task
-            ORDER BY o.task, s.attempt, s.step""",
-        parameters(data, after),
-    )
-    result: FactSeries = {}
-    for task in sorted({str(task) for task in columns["task"]}):
-        part = {name: values[columns["task"] == task] for name, values in columns.items()}
-        for column, name in (("share", "fact.mix.task"), ("reward", "fact.task.reward"), ("tokens", "fact.task.length")):
-            for _, series in as_series(part, [column]).items():
-                result[f"{name}.{task}"] = series
-    return result

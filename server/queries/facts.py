@@ -7,11 +7,15 @@ FACTS says what each one means; the queries are in the fact_* modules beside thi
 from __future__ import annotations
 
 from server.queries.fact_context import context_facts
+from server.queries.fact_eval import eval_facts
 from server.queries.fact_groups import group_facts
+from server.queries.fact_mix import fixed_mix_facts, mix_facts
+from server.queries.fact_parts import part_facts
 from server.queries.fact_script import script_facts
 from server.queries.fact_text import text_facts
 from server.queries.fact_tokens import token_facts
 from server.queries.fact_trajectories import mix_facts, trajectory_facts
+from server.queries.fact_trajectories import trajectory_facts
 from server.queries.fact_turns import turn_facts
 from server.queries.view import Position, RunData
 
@@ -27,6 +31,7 @@ FACTS: dict[str, str] = {
     "fact.reward.terminated.mean": "mean reward of responses that ended by themselves",
     "fact.reward.graded.mean": "mean reward where the verifier answered (status ok)",
     "fact.reward.failed.mean": "mean reward where the verifier timed out or failed",
+    "fact.reward.fixed_mix": "mean reward at the task mix of the first 50 steps; a task that a step lacks counts with its last reward",
     "fact.reward.prompt_noise": "standard deviation of the prompts' mean rewards over the root of their number: noise of the step's mean",
     "fact.reward.conflict_frac": "0..1, responses with a twin (same prompt, same text, same step) whose reward differs",
     "fact.reward.twin_n": "responses that have a twin of the same prompt and text in the step",
@@ -95,6 +100,7 @@ FACTS: dict[str, str] = {
     "fact.sampling.temperature": "mean temperature that the trajectories were sampled with",
     "fact.sampling.top_p": "mean top_p that the trajectories were sampled with",
     "fact.prompt.length": "mean prompt tokens (characters where tokens are not written)",
+    "fact.prompt.n": "different prompts of the step",
     "fact.difficulty": "mean of difficulty where it is a number",
     "fact.tokens.n": "trajectories with token rows",
     "fact.mismatch.mean": "nats, mean over tokens of abs(old - rollout log-prob)",
@@ -171,6 +177,21 @@ FACTS: dict[str, str] = {
 }
 """What every fact means. Besides: `fact.mix.task.{task}` and `fact.mix.lengths` shares, `fact.sign.separation.{task}`,
 `fact.tools.error_frac.{tool}` where a tool answered five times and more."""
+    "fact.eval.items": "different prompts of the evaluation whose trajectories are written",
+    "fact.eval.attempts": "responses for each of them",
+    "fact.eval.score": "mean reward of the evaluation's responses",
+    "fact.eval.length.mean": "mean tokens of the evaluation's responses",
+    "fact.eval.length.max": "longest response of the evaluation in tokens",
+    "fact.eval.truncated_frac": "0..1, responses of the evaluation with finish_reason length, of those with a reason",
+    "fact.eval.temperature": "mean sampling temperature of the evaluation",
+    "fact.eval.top_p": "mean top_p of the evaluation",
+    "fact.eval.top_k": "mean top_k of the evaluation",
+    "fact.eval.max_tokens": "mean token budget of the evaluation's responses",
+    "fact.eval.grader": "a number that stands for the names and versions of the evaluation's graders; only equality means something",
+    "fact.eval.overlap": "0..1, prompts of the evaluation that the one before it had too",
+"""What every fact means. Besides: shares `fact.mix.{task,difficulty,origin,prompt_length,kept_task}.{label}` (kept_task: among kept
+trajectories), `fact.task.{reward,length,difficulty,prompt_length}.{task}` means, `fact.reward.part.{part}` means,
+`fact.sign.separation.{task}` and `fact.advantage.reversed_frac.{task}`."""
 
 
 def add_facts(data: RunData, after: Position | None = None) -> None:
@@ -179,6 +200,6 @@ def add_facts(data: RunData, after: Position | None = None) -> None:
     Reads the tables in one pass each, groups in the database and keeps one number a step, so that memory does not grow
     with the length of responses.
     """
-    for part in (trajectory_facts, mix_facts, group_facts, token_facts, text_facts, turn_facts, context_facts, script_facts):
+    for part in (trajectory_facts, mix_facts, group_facts, token_facts, text_facts, turn_facts, context_facts, script_facts, fixed_mix_facts, part_facts, eval_facts):
         for name, (attempts, steps, values) in part(data, after).items():
             data.add(name, attempts, steps, values, after=after)

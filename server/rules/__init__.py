@@ -10,11 +10,14 @@ from server.rules.critic_unreliable import CriticUnreliable
 from server.rules.engine_mismatch import EngineMismatch
 from server.rules.entropy_collapse import EntropyCollapse
 from server.rules.entropy_explosion import EntropyExplosion
+from server.rules.eval_budget_changed import EvalBudgetChanged
 from server.rules.eval_not_following_reward import EvalNotFollowingReward
+from server.rules.format_only_gain import FormatOnlyGain
 from server.rules.joint_collapse import JointCollapse
 from server.rules.language_mixing import LanguageMixing
 from server.rules.length_collapse import LengthCollapse
 from server.rules.length_growth import LengthGrowth
+from server.rules.mix_drift import MixDrift
 from server.rules.near_identical_responses import NearIdenticalResponses
 from server.rules.negative_samples_dominate import NegativeSamplesDominate
 from server.rules.non_finite import NonFinite
@@ -22,6 +25,7 @@ from server.rules.repetition import Repetition
 from server.rules.reward_drop import RewardDrop
 from server.rules.reward_flat import RewardFlat
 from server.rules.run_stalled import RunStalled
+from server.rules.slice_regression import SliceRegression
 from server.rules.spike import Spike
 from server.rules.staleness_harm import StalenessHarm
 from server.rules.truncation import Truncation
@@ -33,6 +37,7 @@ RULES: tuple[Rule, ...] = (
     AdvantageOrMaskFault(),
     ContextRewritten(),
     VerifierFault(),
+    EvalBudgetChanged(),
     EngineMismatch(),
     StalenessHarm(),
     Truncation(),
@@ -48,10 +53,13 @@ RULES: tuple[Rule, ...] = (
     Spike(),
     CriticUnreliable(),
     RewardDrop(),
+    SliceRegression(),
     RewardFlat(),
     EvalNotFollowingReward(),
+    FormatOnlyGain(),
     ZeroVarianceGroups(),
     RunStalled(),
+    MixDrift(),
     JointCollapse(),
 )
 """In the order of decision: deterministic faults first, measurement next, then engine, shape, distribution, optimiser, quality."""

@@ -235,10 +235,14 @@ def test_facts_behind_a_place_equal_those_of_the_whole_run(run: Build) -> None:
 def test_every_fact_is_explained(run: Build) -> None:
     row = tokens([0, 0, 1, 1, 1, 1], policy_lag=1, policy_version=0, old_logprobs=[None, None, -1, -2, -1, -2.0], task="a",
                  rollout_logprobs=[None, None, -1.1, -2, -1, -2.0], current_logprobs=[None, None, -1.2, -2, -1, -2.0])  # fmt: skip
-    data = run([{**row, **g} for g in group([1, 0, 0, 1], [1, -1, -1, 1], verifier={"status": "ok"}, response_tokens=4)])
-    derived = ("fact.mix.task.", "fact.task.reward.", "fact.task.length.", "fact.advantage.reversed_frac.", "fact.sign.separation.")
+    trained = [{**row, **g} for g in group([1, 0, 0, 1], [1, -1, -1, 1], verifier={"status": "ok"}, response_tokens=4)]
+    limits = {"temperature": 1, "top_p": 1, "top_k": 5, "max_tokens": 9}
+    asked = [{"step": s, "split": "eval", "prompt": "p", "reward": 1.0, "response_tokens": 3, "sampling": limits,
+              "verifier": {"name": "exact", "version": "1"}} for s in (1, 2)]  # fmt: skip
+    data = run([*trained, {**trained[0], "task": "b"}, *asked])
+    derived = ("fact.mix.", "fact.task.", "fact.reward.part.", "fact.advantage.reversed_frac.", "fact.sign.separation.")
     facts = [m for m in data.metrics() if m.startswith("fact.") and not m.startswith(derived)]
-    assert len(facts) > 40
+    assert len(facts) > 55
     assert [fact for fact in facts if fact not in FACTS] == []
 
 

@@ -1,0 +1,132 @@
+"""Series of a run's slices (tasks): training reward and evaluation of each, with the samples behind every point."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ingest.schema.metrics import eval_parts
+from server.checks.measure import finite
+from server.detectors.baseline import Floats
+from server.detectors.falls import Falls, falls
+from server.queries.view import RunView, Series
+
+SAMPLES, PROMPTS = 200, 30
+"""What a slice needs on both sides of a comparison: so many responses, or so many prompts (symptoms 19)."""
+POINTS = 20
+"""Points that stand for it where nothing says how many responses a point has."""
+EVALUATIONS = 4
+"""Evaluations that stand for it."""
+_WIDE = 4
+"""The wide window holds so many times as much: for falls that are slow or small."""
+_GAPS = (0, 50, 200)
+_TOGETHER = frozenset({"heldout", "overall", "primary", "all", "mean", "avg", "average", "total"})
+"""Names under which an evaluation of everything is logged."""
+
+
+class Slice(NamedTuple):
+    """One series of a slice. samples [n]: weight of each point, in responses where they are known, else 1."""
+
+    name: str
+    metric: str
+    series: Series
+    samples: Floats
+    falls: Falls
+
+
+def training_slices(view: RunView) -> list[Slice]:
+    """Training rewards of the slices since the planned event, over the whole chain; causal point by point."""
+    return _remembered(view, "training")
+
+
+def eval_slices(view: RunView) -> list[Slice]:
+    """The same of the evaluations."""
+    return _remembered(view, "eval")
+
+
+def _remembered(view: RunView, kind: str) -> list[Slice]:
+    key = ("slices", kind, view.attempt, view.baseline_start)
+    found: list[Slice] | None = view.data.memo.get(key)
+    if found is None:
+        made = _training(view) if kind == "training" else _evaluations(view)
+        found = view.data.memo[key] = [one for one in made if len(one.series)]
+    return found
+
+
+def _chain(view: RunView, metric: str) -> Series:
+    return finite(view.data.chain(metric, view.attempt).since(view.baseline_start))
+
+
+def _training(view: RunView) -> list[Slice]:
+    result = []
+    names = view.data.metrics()
+    logged = {
+        m.removeprefix("reward.task.").removesuffix(".mean"): m for m in names if m.startswith("reward.task.") and m.endswith(".mean")
+    }
+    derived = {m.removeprefix("fact.task.reward."): m for m in names if m.startswith("fact.task.reward.")}
+    for name in sorted(logged.keys() | derived.keys()):
+        series, metric = Series(np.empty(0, np.int64), np.empty(0)), ""
+        # Rows say how many responses there were; a logged mean speaks where rows are written less often.
+        for candidate in (derived.get(name), logged.get(name)):
+            chain = _chain(view, candidate) if candidate else series
+            if candidate and len(chain) > len(series):
+                series, metric = chain, candidate
+        if not len(series):
+            continue
+        samples, prompts = _samples(view, name, series.steps)
+        if samples is None:
+            result.append(
+                Slice(
+                    name, metric, series, np.ones(len(series)), falls(series.values, np.ones(len(series)), (POINTS, _WIDE * POINTS), _GAPS)
+                )
+            )
+            continue
+        need = min(float(SAMPLES), PROMPTS * prompts)
+        result.append(Slice(name, metric, series, samples, falls(series.values, samples, (need, _WIDE * need), _GAPS, share=0.25)))
+    return result
+
+
+def _samples(view: RunView, name: str, steps: NDArray[np.int64]) -> tuple[Floats | None, float]:
+    """Responses behind each point, and responses of one prompt; None where no row says it."""
+    share, size, prompts = (_chain(view, m) for m in (f"fact.mix.task.{name}", "fact.n", "fact.prompt.n"))
+    if not len(share) or not len(size):
+        return None, 1.0
+    n = _at(share, steps) * _at(size, steps)
+    group = float(np.median(size.values)) / max(float(np.median(prompts.values)), 1.0) if len(prompts) else 1.0
+    usual = float(np.median(n[n > 0])) if (n > 0).any() else 1.0
+    return np.where(n > 0, n, usual), max(group, 1.0)
+
+
+def _at(series: Series, steps: NDArray[np.int64]) -> Floats:
+    """The series' value at each of the steps, that of the newest point before it where it has none; 0 before its first."""
+    at = np.searchsorted(series.steps, steps, side="right") - 1
+    return np.asarray(np.where(at >= 0, series.values[np.maximum(at, 0)], 0.0), dtype=np.float64)
+
+
+def _evaluations(view: RunView) -> list[Slice]:
+    chosen: dict[str, str] = {}
+    for metric in view.data.metrics():
+        parts = eval_parts(metric)
+        if parts is None or parts[0] in _TOGETHER or not (parts[1] == "score" or parts[1].startswith("mean@")):
+            continue
+        chosen.setdefault(parts[0], metric)
+    result = []
+    for name, metric in sorted(chosen.items()):
+        series = _chain(view, metric)
+        ones = np.ones(len(series))
+        result.append(Slice(name, metric, series, ones, falls(series.values, ones, (EVALUATIONS, 2 * EVALUATIONS), (0, 10))))
+    return result
+
+
+def position(one: Slice, step: int) -> int:
+    """Position of the slice's newest point up to the step; -1: there is none."""
+    return int(np.searchsorted(one.series.steps, step, side="right")) - 1
+
+
+def mean_between(one: Slice, first: int, last: int) -> tuple[float, float] | None:
+    """Weighted mean and samples of the points of steps first..last; None without one."""
+    here = slice(int(np.searchsorted(one.series.steps, first)), int(np.searchsorted(one.series.steps, last, side="right")))
+    weight = float(one.samples[here].sum())
+    return (float((one.series.values[here] * one.samples[here]).sum() / weight), weight) if weight > 0 else None
