@@ -26,6 +26,8 @@ SETTINGS = {
 OVERLAP = "fact.eval.overlap"
 _RECENT = 5
 """Evaluations for which a change is told."""
+_STRETCHES = 20
+"""Stretches of so many evaluations behind an onset in which a check looks for a change."""
 _EQUAL = 0.01
 _WORDS = ("eval", "validation", "val.", "val_", "test set", "benchmark")
 
@@ -230,8 +232,11 @@ def _trained(view: RunView) -> tuple[float, float] | None:
 
 def budget_moved(view: RunView, finding: Finding) -> CheckResult:
     """The budget: settings of the evaluation's rows changed, or length or truncation of its responses moved and not those of training."""
-    found = changes(view.at(min(view.step, finding.onset_step + _reach(view))))
-    told = [c for c in found if c.kind != "items" and c.metric != "fact.eval.grader" and c.step >= finding.onset_step - _reach(view)]
+    reach = max(1, _reach(view))
+    last = min(view.step, finding.onset_step + _STRETCHES * reach)
+    moments = [*range(finding.onset_step, last, reach), last]
+    found = {(c.metric, c.step): c for moment in moments for c in changes(view.at(min(moment, view.step)))}
+    told = [c for c in found.values() if c.kind != "items" and c.metric != "fact.eval.grader" and c.step >= finding.onset_step - reach]
     known = [m for m in (*SETTINGS, *_shape_metrics(view)) if view.has(m)]
     if not known:
         return cannot("budget_moved", "sampling", "eval.heldout.length.mean", "eval.heldout.truncated_frac", "eval.heldout.attempts")

@@ -107,9 +107,12 @@ def _at(series: Series, steps: NDArray[np.int64]) -> Floats:
 
 def _evaluations(view: RunView) -> list[Slice]:
     chosen: dict[str, str] = {}
-    for metric in view.data.metrics():
+    names = view.data.metrics()
+    # TRL logs one evaluation a reward function: that is a part of the reward, not a slice of the data.
+    functions = {m.removeprefix("reward.fn.").removesuffix(".mean") for m in names if m.startswith("reward.fn.")}
+    for metric in names:
         parts = eval_parts(metric)
-        if parts is None or parts[0] in _TOGETHER or not (parts[1] == "score" or parts[1].startswith("mean@")):
+        if parts is None or parts[0] in _TOGETHER | functions or not (parts[1] == "score" or parts[1].startswith("mean@")):
             continue
         chosen.setdefault(parts[0], metric)
     result = []

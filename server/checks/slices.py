@@ -297,9 +297,9 @@ def kept_otherwise(view: RunView, finding: Finding) -> CheckResult:
 def epoch_boundary(view: RunView, finding: Finding) -> CheckResult:
     """Data order: an epoch begins within 10 steps of the onset."""
     named = [e for e in view.events(finding.onset_step - 10) if e.kind == "epoch" and e.step <= finding.onset_step + 10]
-    epoch = next((s for m in ("epoch", "train/epoch", "data.epoch") if len(s := finite(view.series(m)))), None)
+    epoch = next((s for m in ("training/epoch", "train/epoch", "data.epoch", "epoch") if len(s := finite(view.series(m)))), None)
     if epoch is None and not named:
-        return cannot("epoch_boundary", "epoch")
+        return cannot("epoch_boundary", "training/epoch")
     turns = [] if epoch is None else epoch.steps[1:][np.diff(np.floor(epoch.values)) > 0].tolist()
     nearest = min([*turns, *(e.step for e in named)], key=lambda s: abs(s - finding.onset_step), default=None)
     near = nearest is not None and abs(nearest - finding.onset_step) <= 10

@@ -49,6 +49,15 @@ _VERL_CONTEXT = (
 )
 _TRL_TURNS = "completions/*.parquet hold tool results as plain text within the completion: from a callback, " + _NATIVE_TURNS
 _TURN_FIELDS = frozenset({"turns", "role", "content", "tool_name", "tool_args", "is_error", "prompt_token_ids"})
+_VERL_VALIDATION = (
+    "trainer.validation_data_dir=DIR (one JSONL an evaluation: prompts, responses and scores; settings of the sampler in no dump)"
+_VERL_TASKS = (
+    "verl's dumps name no data source: write task, difficulty and kept as rollouts.jsonl (native format), or return a score a "
+    "data source from the reward function"
+_TRL_TASKS = 'call log_extra("task", ...) in a reward function, with ' + _TRL_DUMP
+_NATIVE_TASKS = "write task, difficulty, origin, prompt_tokens and kept for each trajectory to rollouts.jsonl"
+_NATIVE_EVAL = "write the evaluation's responses to rollouts.jsonl with split eval, prompt, sampling (max_tokens, temperature) and verifier"
+_NATIVE_PARTS = "write reward_parts (an object of numbers) for each trajectory to rollouts.jsonl"
 
 _TOKEN_FACTS = ("mismatch", "update", "sign", "mask", "entropy", "logprob", "tokens")
 
@@ -70,6 +79,10 @@ _HOW: dict[str, tuple[tuple[str, str], ...]] = {
         ("fact.advantage.*", "verl writes no advantages to its dumps: write them as rollouts.jsonl (native format)"),
         ("fact.verifier.*", "verl writes no verifier status: write it as rollouts.jsonl (native format)"),
         ("fact.lag.*", _VERL_ASYNC),
+        ("fact.eval.*", _VERL_VALIDATION),
+        ("fact.mix.*", _VERL_TASKS),
+        ("fact.task.*", _VERL_TASKS),
+        ("fact.reward.part.*", "return the parts from the reward function as a dict and set " + _VERL_DUMP),
         ("fact.*", _VERL_DUMP),
         ("mismatch.*", _VERL_ENGINE),
         ("is.*", "algorithm.rollout_correction.rollout_is=token with " + _VERL_ENGINE),
@@ -97,6 +110,10 @@ _HOW: dict[str, tuple[tuple[str, str], ...]] = {
     "trl": (
         *_tokens(_TRL_TOKENS),
         *_turns(_TRL_TURNS, "TRL writes no prompts of single turns: from a callback, " + _NATIVE_CONTEXT),
+        ("fact.eval.*", _TRL_DUMP + " and an eval_dataset (an evaluation's file takes the place of its training step's)"),
+        ("fact.mix.*", _TRL_TASKS),
+        ("fact.task.*", _TRL_TASKS),
+        ("reward.fn.*", "several functions in reward_funcs (TRL logs rewards/NAME/mean for each)"),
         ("fact.*", _TRL_DUMP),
         ("mismatch.*", _TRL_ENGINE),
         ("is.*", _TRL_ENGINE),
@@ -121,6 +138,11 @@ _HOW: dict[str, tuple[tuple[str, str], ...]] = {
     "native": (
         *_tokens(_NATIVE_TOKENS),
         *_turns(_NATIVE_TURNS, _NATIVE_CONTEXT),
+        ("fact.eval.*", _NATIVE_EVAL),
+        ("fact.mix.*", _NATIVE_TASKS),
+        ("fact.task.*", _NATIVE_TASKS),
+        ("fact.reward.part.*", _NATIVE_PARTS),
+        ("reward.fn.*", _NATIVE + ", or " + _NATIVE_PARTS),
         ("fact.*", _NATIVE_ROLLOUTS),
         ("lag.*", _NATIVE + ", or policy_version and trainer_version for each trajectory to rollouts.jsonl"),
         ("config.*", "write it to config.json"),
@@ -129,6 +151,10 @@ _HOW: dict[str, tuple[tuple[str, str], ...]] = {
     "plain": (
         *_tokens(_NATIVE_TOKENS),
         *_turns(_NATIVE_TURNS, _NATIVE_CONTEXT),
+        ("fact.eval.*", _NATIVE_EVAL),
+        ("fact.mix.*", _NATIVE_TASKS),
+        ("fact.task.*", _NATIVE_TASKS),
+        ("fact.reward.part.*", _NATIVE_PARTS),
         ("fact.*", _NATIVE_ROLLOUTS),
         ("config.*", "put the trainer's configuration beside the log as config.json"),
         ("*", "add a column with this name to the log"),

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+import server.checks.evaluation as evaluation
 import server.checks.held_out as held_out
 from server.checks.distribution import eval_metric
 from server.checks.measure import Shift, finding, fresh, points, reward_metric, reward_range
@@ -90,7 +91,7 @@ class EvalNotFollowingReward:
         hypothesis("H2b", "trajectories", held_out.prompts_repeat, held_out.repeats_gain),
         hypothesis("H2c", "trajectories", held_out.sharpening_only),
         hypothesis("H2d", "trajectories", held_out.sampling_differs, action=_RUN_AGAIN),
-        hypothesis("H2e", "metrics", held_out.eval_changed),
+        hypothesis("H2e", "metrics", held_out.eval_changed, evaluation.budget_moved),
         hypothesis("H2f", "metrics", held_out.other_parts_gain),
         hypothesis("H2g", "trajectories", held_out.filtered),
         hypothesis("H2h", "metrics", held_out.eval_small, prior=0.8),

@@ -129,7 +129,7 @@ class VerifierFault:
         """Whether batches of one reward are what the rare other reward of the points before leaves to be expected."""
         metric = reward_metric(view)
         low, high = reward_range(view)
-        series = finite(view.series(metric)) if metric else None
+        series = history(view, metric) if metric else None
         now = mean_of(view, metric, 1) if metric else None
         if series is None or now is None:
             return False
@@ -199,7 +199,7 @@ class VerifierFault:
         if not dead:
             return None
         metric, onset, always = dead[0]
-        n = len(finite(view.series(metric)).since(onset))
+        n = len(history(view, metric).since(onset))
         responses = n * (mean_of(view, "fact.n") or p["responses_a_step"])
         many = n >= p["constant_critical_points"] and responses > 100
         what = "0 since the first step" if always else f"without any spread and below its best since step {onset}"
