@@ -12,7 +12,7 @@ from server.checks.slice_rows import heads, rows_of
 from server.detectors.baseline import Floats
 from server.detectors.falls import split_at
 from server.detectors.mix import Drift, drift
-from server.queries.fact_mix import FIRST_STEPS
+from server.queries.fact_mix import FIRST_STEPS, aligned
 from server.queries.row_columns import PROMPT_SIZE
 from server.queries.view import RunView, Series
 
@@ -72,10 +72,9 @@ def _mix(view: RunView, kind: str) -> Mix | None:
     prefix = f"fact.mix.{kind}."
     labels = [m.removeprefix(prefix) for m in view.data.metrics() if m.startswith(prefix)]
     chains = [_chain(view, prefix + label) for label in labels]
-    if not chains or not len(chains[0]) or any(len(c) != len(chains[0]) for c in chains):
+    if not any(len(chain) for chain in chains):
         return None
-    steps = chains[0].steps
-    shares = np.stack([c.values for c in chains])
+    steps, shares = aligned(chains)
     rest = np.clip(1 - shares.sum(axis=0), 0, 1)
     if rest.max() > 1e-6:
         labels, shares = [*labels, "all others"], np.vstack([shares, rest])
@@ -84,7 +83,8 @@ def _mix(view: RunView, kind: str) -> Mix | None:
         return None
     at = np.clip(np.searchsorted(prompts.steps, steps, side="right") - 1, 0, None)
     draws = prompts.values[at]
-    every = spacing(chains[0])
+    # From the first points, which do not change while a run goes on.
+    every = spacing(Series(steps[:50], shares[0, :50]))
     first_n = max(_FEWEST_FIRST, int(np.searchsorted(steps, steps[0] + max(FIRST_STEPS, every))))
     newest = max(5, round(_NEWEST_POINTS / every))
     return Mix(kind, labels, steps, shares, draws, drift(shares, draws, first_n, newest, _NEWEST_PROMPTS))

@@ -67,12 +67,9 @@ def _training(view: RunView) -> list[Slice]:
     }
     derived = {m.removeprefix("fact.task.reward."): m for m in names if m.startswith("fact.task.reward.")}
     for name in sorted(logged.keys() | derived.keys()):
-        series, metric = Series(np.empty(0, np.int64), np.empty(0)), ""
-        # Rows say how many responses there were; a logged mean speaks where rows are written less often.
-        for candidate in (derived.get(name), logged.get(name)):
-            chain = _chain(view, candidate) if candidate else series
-            if candidate and len(chain) > len(series):
-                series, metric = chain, candidate
+        # A logged mean is of the whole batch; rows may be written less often.
+        metric = logged.get(name) or derived[name]
+        series = _chain(view, metric)
         if not len(series):
             continue
         samples, prompts = _samples(view, name, series.steps)
@@ -94,9 +91,9 @@ def _samples(view: RunView, name: str, steps: NDArray[np.int64]) -> tuple[Floats
     if not len(share) or not len(size):
         return None, 1.0
     n = _at(share, steps) * _at(size, steps)
-    group = float(np.median(size.values)) / max(float(np.median(prompts.values)), 1.0) if len(prompts) else 1.0
-    usual = float(np.median(n[n > 0])) if (n > 0).any() else 1.0
-    return np.where(n > 0, n, usual), max(group, 1.0)
+    # From the first points, which do not change while a run goes on.
+    group = float(np.median(size.values[:10])) / max(float(np.median(prompts.values[:10])), 1.0) if len(prompts) else 1.0
+    return np.maximum(n, 1.0), max(group, 1.0)
 
 
 def _at(series: Series, steps: NDArray[np.int64]) -> Floats:

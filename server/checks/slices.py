@@ -50,6 +50,8 @@ def falling(view: RunView, kind: Kind, errors: float, points: int, rate: float) 
     if len(known) < 2 or view.step not in _loud_steps(view, kind, known, errors, points):
         return []
     at = [position(one, view.step) for one in known]
+    if sum(i >= 0 for i in at) < 2:
+        return []
     found = discoveries([float(one.falls.p[i]) if i >= 0 else float("nan") for one, i in zip(known, at, strict=True)], rate)
     limit = float(ndtr(-errors))
     result = []
@@ -92,15 +94,15 @@ def _falling(one: Slice, at: int) -> Falling:
     )  # fmt: skip
 
 
-def others_change(view: RunView, kind: Kind, one: Falling) -> float:
-    """Change of the other slices together over the same steps, each with its own share of samples; 0 where none has both."""
+def others_change(view: RunView, kind: Kind, one: Falling) -> float | None:
+    """Change of the other slices together over the same steps, each with its own share of samples; None where none has both."""
     changes, weights = [], []
     for other in kind(view):
         old, new = mean_between(other, *one.old), mean_between(other, *one.new)
         if other.name != one.of.name and old is not None and new is not None:
             changes.append(new[0] - old[0])
             weights.append(old[1])
-    return float(np.average(changes, weights=weights)) if changes else 0.0
+    return float(np.average(changes, weights=weights)) if changes else None
 
 
 class Paradox(NamedTuple):
@@ -138,12 +140,12 @@ def _paradox_steps(view: RunView, known: Sequence[Slice], share: float, errors: 
     found: frozenset[int] | None = view.data.memo.get(key)
     if found is None:
         grid = np.unique(np.concatenate([one.series.steps for one in known]))
-        down, total = np.zeros(len(grid)), 0.0
+        down, total = np.zeros(len(grid)), np.zeros(len(grid))
         for one in known:
             at = np.searchsorted(one.series.steps, grid, side="right") - 1
-            weight = float(one.samples.sum())
+            weight = np.where(at >= 0, np.cumsum(one.samples)[np.maximum(at, 0)], 0.0)
             total += weight
-            down += weight * ((at >= 0) & (one.falls.z[np.maximum(at, 0)] < -errors))
+            down += weight * (one.falls.z[np.maximum(at, 0)] < -errors)
         # Half of it, because shares move; the exact share is asked at the steps that remain.
         found = view.data.memo[key] = frozenset(grid[down >= share / 2 * total].tolist())
     return found

@@ -50,12 +50,16 @@ def drift(shares: Floats, draws: Floats, first_n: int, least_points: int, least_
     valid = begin >= first_n
     begin = np.maximum(begin, 0)
     new = counts[:, last + 1] - counts[:, begin]
-    old_share = (first + 0.5) / (first.sum() + 0.5 * k)
-    new_share = (new + 0.5) / (new.sum(axis=0) + 0.5 * k)
-    index = ((new_share - old_share[:, None]) * np.log(new_share / old_share[:, None])).sum(axis=0)
+    # A label counts from its first draw on: one that is still to come must not widen the noise before it.
+    seen = counts[:, last + 1] > 0
+    labels = seen.sum(axis=0)
+    old_share = (first[:, None] + 0.5 * seen) / (first.sum() + 0.5 * labels)
+    new_share = (new + 0.5 * seen) / (new.sum(axis=0) + 0.5 * labels)
+    ratio = np.where(seen, new_share, 1.0) / np.where(seen, old_share, 1.0)
+    index = ((new_share - old_share) * np.log(ratio)).sum(axis=0)
     with np.errstate(divide="ignore"):
         unit = dispersion * (1 / max(total[first_n], 1e-9) + 1 / np.maximum(total[last + 1] - total[begin], 1e-9))
-    noise = np.sqrt(2 * (k - 1)) * unit
-    surplus = index - (k - 1) * unit
+    noise = np.sqrt(2 * np.maximum(labels - 1, 0)) * unit
+    surplus = index - (labels - 1) * unit
     excess = np.where(valid, np.where(surplus > _NOISE_ERRORS * noise, surplus, 0.0), np.nan)
     return Drift(excess, first_n, begin.astype(np.float64), dispersion)

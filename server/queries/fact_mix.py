@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from server.queries.fact_rows import TRAINING, FactSeries, Floats, Ints, as_series, parameters
-from server.queries.view import Position, RunData
+from server.queries.view import Position, RunData, Series
 
 MOST_LABELS = 24
 """Labels of one kind that get a series of their own; the rest is one minus their sum."""
 FIRST_STEPS = 50
 """Steps whose mix the later ones are compared with (symptoms 19)."""
 
+_TRAINED = "coalesce(t.split, 'train') = 'train'"
 _SIZE = "coalesce(prompt_tokens, length(prompt))"
 _KINDS = {
     "fact.mix.difficulty": "difficulty",
@@ -23,7 +26,10 @@ _KINDS = {
 
 
 def mix_facts(data: RunData, after: Position | None) -> FactSeries:
-    """Shares by label, and mean reward, length, difficulty and prompt length of each task, for the run's most frequent labels."""
+    """Shares by label, and mean reward, length, difficulty and prompt length of each task, for the run's most frequent labels.
+
+    A series begins at the label's first row, so that a run that is followed has the same one as a run that is read at once.
+    """
     result = _tasks(data, after)
     for name, label in _KINDS.items():
         result |= _shares(data, after, name, label)
@@ -32,7 +38,8 @@ def mix_facts(data: RunData, after: Position | None) -> FactSeries:
 
 def _shares(data: RunData, after: Position | None, name: str, label: str) -> FactSeries:
     columns = data.store.columns(
-        f"""WITH often AS (SELECT label FROM (SELECT {label} AS label FROM trajectory t WHERE t.run_id = $run)
+        f"""WITH often AS (SELECT label, min((attempt, step)) AS first
+                           FROM (SELECT attempt, step, {label} AS label FROM trajectory t WHERE t.run_id = $run AND {_TRAINED})
                            WHERE label IS NOT NULL GROUP BY label ORDER BY count(*) DESC, label LIMIT {MOST_LABELS}),
             cells AS (SELECT attempt, step, label, count(*) AS size
                       FROM (SELECT attempt, step, {label} AS label FROM trajectory t WHERE {TRAINING})
@@ -40,7 +47,7 @@ def _shares(data: RunData, after: Position | None, name: str, label: str) -> Fac
             steps AS (SELECT attempt, step, sum(size) AS size FROM cells GROUP BY ALL)
             SELECT s.attempt, s.step, o.label AS label, coalesce(c.size, 0) / s.size AS share
             FROM steps s CROSS JOIN often o LEFT JOIN cells c ON c.attempt = s.attempt AND c.step = s.step AND c.label = o.label
-            ORDER BY o.label, s.attempt, s.step""",
+            WHERE (s.attempt, s.step) >= o.first ORDER BY o.label, s.attempt, s.step""",
         parameters(data, after),
     )
     result: FactSeries = {}
@@ -64,7 +71,8 @@ _OF_TASKS = {
 def _tasks(data: RunData, after: Position | None) -> FactSeries:
     columns = data.store.columns(
         f"""WITH often AS (
-                SELECT task FROM trajectory t WHERE t.run_id = $run AND task IS NOT NULL GROUP BY task
+                SELECT task, min((attempt, step)) AS first FROM trajectory t
+                WHERE t.run_id = $run AND {_TRAINED} AND task IS NOT NULL GROUP BY task
                 ORDER BY count(*) DESC, task LIMIT {MOST_LABELS}),
             cells AS (SELECT attempt, step, task, count(*) AS size, avg(reward) AS reward, avg(response_tokens) AS tokens,
                              avg(try_cast(difficulty AS DOUBLE)) AS difficulty, avg({_SIZE}) AS prompt_size
@@ -73,7 +81,7 @@ def _tasks(data: RunData, after: Position | None) -> FactSeries:
             SELECT s.attempt, s.step, o.task AS task, coalesce(c.size, 0) / s.size AS share, c.reward AS reward, c.tokens AS tokens,
                    c.difficulty AS difficulty, c.prompt_size AS prompt_size
             FROM steps s CROSS JOIN often o LEFT JOIN cells c ON c.attempt = s.attempt AND c.step = s.step AND c.task = o.task
-            ORDER BY o.task, s.attempt, s.step""",
+            WHERE (s.attempt, s.step) >= o.first ORDER BY o.task, s.attempt, s.step""",
         parameters(data, after),
     )
     result: FactSeries = {}
@@ -94,10 +102,9 @@ def fixed_mix_facts(data: RunData, after: Position | None) -> FactSeries:
     shares = sorted(m for m in data.metrics() if m.startswith("fact.mix.task."))
     made: list[tuple[Ints, Ints, Floats]] = []
     for attempt in data.attempt_starts if len(shares) > 1 else ():
-        steps = data.chain(shares[0], attempt).steps
+        steps, share = aligned([data.chain(m, attempt) for m in shares])
         if not len(steps):
             continue
-        share = np.stack([data.chain(m, attempt).values for m in shares])
         reward = np.stack([_carried(data, "fact.task.reward." + m.removeprefix("fact.mix.task."), attempt, steps) for m in shares])
         number = np.arange(1, len(steps) + 1)
         first = np.cumsum(share, axis=1)[:, np.minimum(number, FIRST_STEPS) - 1]
@@ -118,6 +125,15 @@ def fixed_mix_facts(data: RunData, after: Position | None) -> FactSeries:
             np.concatenate([m[2] for m in made]),
         )
     }
+
+
+def aligned(chains: Sequence[Series]) -> tuple[Ints, Floats]:
+    """Every step of the series and their values [k, n], 0 where a series has none: a share that is not there is 0."""
+    steps = np.unique(np.concatenate([chain.steps for chain in chains]))
+    values = np.zeros((len(chains), len(steps)))
+    for row, chain in zip(values, chains, strict=True):
+        row[np.searchsorted(steps, chain.steps)] = chain.values
+    return steps, values
 
 
 def _carried(data: RunData, metric: str, attempt: int, steps: Ints) -> Floats:

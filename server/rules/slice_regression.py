@@ -81,13 +81,14 @@ class SliceRegression:
                 if one.of.name in told or not fresh(view, one.of.series):
                     continue
                 low, high = reward_range(view)
-                if -one.change < p["fall"] * (high - low) or slices.others_change(view, kind, one) < p["others"] * one.change:
+                others = slices.others_change(view, kind, one)
+                if -one.change < p["fall"] * (high - low) or others is None or others < p["others"] * one.change:
                     continue
                 told.add(one.of.name)
                 where = "training reward" if kind is slices.training_slices else "evaluation"
                 summary = (
                     f"{where} of {one.of.name} went from {one.before:.3f} to {one.after:.3f} ({one.z:.1f} errors, {one.samples}) "
-                    f"since step {one.onset}; the other tasks together {slices.others_change(view, kind, one):+.3f}"
+                    f"since step {one.onset}; the other tasks together {others:+.3f}"
                 )
                 beside = (slices.eval_metric_of(view, one.of.name) or "", f"fact.mix.task.{one.of.name}", "reward.mean")
                 yield finding(view, self.name, "warn", one.onset, summary, one.of.metric, *beside, slice=one.of.name)

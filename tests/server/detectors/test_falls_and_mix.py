@@ -91,3 +91,13 @@ def test_batches_of_one_source_widen_the_noise() -> None:
 def test_one_label_or_a_short_run_has_no_drift() -> None:
     assert np.isnan(drift(np.ones((1, 90)), np.full(90, 8.0), 50, 20, 200).excess).all()
     assert np.isnan(drift(np.full((2, 40), 0.5), np.full(40, 8.0), 50, 20, 200).excess).all()
+
+
+def test_a_label_that_is_still_to_come_changes_nothing_before_it() -> None:
+    rng = np.random.default_rng(7)
+    shares = np.stack([rng.multinomial(16, [0.6, 0.4]) / 16 for _ in range(120)], axis=1)
+    later = np.vstack([shares, np.zeros(120)])
+    later[:, 110:] = np.array([[0.2], [0.2], [0.6]])
+    whole, part = drift(later, np.full(120, 16.0), 50, 20, 200), drift(shares[:, :110], np.full(110, 16.0), 50, 20, 200)
+    assert np.array_equal(whole.excess[:110], part.excess, equal_nan=True)
+    assert whole.excess[-1] > 0.25

@@ -57,6 +57,17 @@ def test_the_reward_at_a_fixed_mix_does_not_move_with_the_shares(store: Store, r
     assert values(again, "fact.reward.fixed_mix") == values(data, "fact.reward.fixed_mix")
 
 
+def test_a_label_s_share_begins_with_its_first_row_and_is_0_from_then_on(store: Store, read_rollouts: Read) -> None:
+    rows = [{"step": step, "task": task, "prompt": "p", "reward": 1.0} for step, tasks in ((1, "a"), (2, "ab"), (3, "a")) for task in tasks]
+    data = data_of(store, read_rollouts, rows)
+    assert data.chain("fact.mix.task.b", 1).steps.tolist() == [2, 3]
+    assert values(data, "fact.mix.task.b") == [0.5, 0]
+    again = load_run(store, data.run.run_id)
+    add_facts(again)
+    add_facts(again, after=(1, 2))
+    assert again.chain("fact.mix.task.b", 1).steps.tolist() == [2, 3]
+
+
 def test_one_task_has_no_fixed_mix(store: Store, read_rollouts: Read) -> None:
     data = data_of(store, read_rollouts, [{"step": 1, "task": "a", "reward": 1.0}])
     assert "fact.reward.fixed_mix" not in data.metrics()
@@ -64,7 +75,8 @@ def test_one_task_has_no_fixed_mix(store: Store, read_rollouts: Read) -> None:
 
 def asked(step: int, prompts: str, limit: int = 100, version: str = "1") -> list[dict[str, Any]]:
     return [
-        {"step": step, "split": "eval", "prompt": p, "reward": 1.0, "response_tokens": 10 * (n + 1), "finish_reason": "stop" if n else "length",
+        {"step": step, "split": "eval", "prompt": p, "reward": 1.0, "response_tokens": 10 * (n + 1),
+         "finish_reason": "stop" if n else "length",
          "sampling": {"max_tokens": limit, "temperature": 0.5}, "verifier": {"name": "exact", "version": version, "status": "ok"}}
         for n, p in enumerate(prompts)
     ]  # fmt: skip
@@ -90,8 +102,11 @@ def test_an_evaluation_s_rows_say_how_it_was_done(store: Store, read_rollouts: R
 
 
 def test_parts_of_the_reward_are_averaged_where_they_are_written(store: Store, read_rollouts: Read) -> None:
-    rows = [{"step": 1, "reward": 1.0, "reward_parts": {"format": 1, "exact.match": 0.5}}, {"step": 1, "reward": 0.0, "reward_parts": {"format": 0}},
-            {"step": 2, "reward": 0.0}]  # fmt: skip
+    rows: list[dict[str, Any]] = [
+        {"step": 1, "reward": 1.0, "reward_parts": {"format": 1, "exact.match": 0.5}},
+        {"step": 1, "reward": 0.0, "reward_parts": {"format": 0}},
+        {"step": 2, "reward": 0.0},
+    ]
     data = data_of(store, read_rollouts, rows)
     assert values(data, "fact.reward.part.format") == [0.5]
     assert values(data, "fact.reward.part.exact.match") == [0.5]
