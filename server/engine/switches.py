@@ -51,9 +51,11 @@ _TRL_TURNS = "completions/*.parquet hold tool results as plain text within the c
 _TURN_FIELDS = frozenset({"turns", "role", "content", "tool_name", "tool_args", "is_error", "prompt_token_ids"})
 _VERL_VALIDATION = (
     "trainer.validation_data_dir=DIR (one JSONL an evaluation: prompts, responses and scores; settings of the sampler in no dump)"
+)
 _VERL_TASKS = (
     "verl's dumps name no data source: write task, difficulty and kept as rollouts.jsonl (native format), or return a score a "
     "data source from the reward function"
+)
 _TRL_TASKS = 'call log_extra("task", ...) in a reward function, with ' + _TRL_DUMP
 _NATIVE_TASKS = "write task, difficulty, origin, prompt_tokens and kept for each trajectory to rollouts.jsonl"
 _NATIVE_EVAL = "write the evaluation's responses to rollouts.jsonl with split eval, prompt, sampling (max_tokens, temperature) and verifier"

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import server.checks.evaluation as evaluation
+import server.checks.held_out as held_out
 import server.checks.parts as parts
 import server.checks.reward as reward
 from server.checks.measure import finding, finite, fresh, points, reward_metric, reward_range, spacing
@@ -65,7 +66,7 @@ class FormatOnlyGain:
         hypothesis("H13c", "metrics", parts.accuracy_never_earned),
         hypothesis("H1c", "trajectories", reward.cut_before_answer),
         hypothesis("H1a", "trajectories", reward.signal_exists, prior=0.8),
-        hypothesis("H2a", "trajectories", reward.grader_disagrees, prior=0.5),
+        hypothesis("H2a", "trajectories", held_out.grader_exploited, prior=0.5),
         hypothesis("H20b", "metrics", evaluation.harness_failed, prior=0.5),
     )
     next_checks = SYMPTOMS["format-only-gain"].next_checks

@@ -15,7 +15,8 @@ from ingest.load import identify
 from ingest.load import load_run as read_run
 from ingest.store.connection import Store
 from server.queries.fact_context import by_text, difference, kind
-from server.queries.facts import FACTS, add_facts
+from server.queries.fact_list import FACTS
+from server.queries.facts import add_facts
 from server.queries.run_data import load_run
 from server.queries.view import RunData, RunView
 

@@ -14,8 +14,9 @@ from ingest.discover import discover
 from ingest.load import identify
 from ingest.load import load_run as read_run
 from ingest.store.connection import Store
+from server.queries.fact_list import FACTS
 from server.queries.fact_text import compression, jaccard, repeats, shingles, similarities
-from server.queries.facts import FACTS, add_facts
+from server.queries.facts import add_facts
 from server.queries.run_data import load_run
 from server.queries.view import RunData
 
