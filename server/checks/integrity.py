@@ -6,10 +6,9 @@ import numpy as np
 
 from server.checks.base import CheckResult, Finding, answer, cannot
 from server.checks.measure import level, mean_of, moved, since_onset
+from server.checks.optimiser import WITHOUT_CRITIC
 from server.queries.view import RunView, Series
 
-GROUP_ALGORITHMS = frozenset({"grpo", "dr_grpo", "drgrpo", "rloo", "dapo", "gspo", "cispo", "gmpo", "bnpo", "sapo"})
-"""Algorithms whose advantages sum to 0 within a group."""
 _LOG_PROBS = ("kl.ref", "entropy.mean", "mismatch.logprob_diff.mean", "mismatch.kl", "ratio.mean")
 _LOSS = ("loss.policy", "loss.total", "grad.norm")
 
@@ -21,9 +20,9 @@ def centred_in_groups(view: RunView) -> bool | None:
     advantage = view.run.raw_config.get("advantage")
     kind = advantage.get("kind") if isinstance(advantage, dict) else view.run.raw_config.get("adv")
     if isinstance(kind, str):
-        return "group" in kind.lower() or kind.lower().replace("-", "_") in GROUP_ALGORITHMS
+        return "group" in kind.lower() or kind.lower().replace("-", "_") in WITHOUT_CRITIC
     algorithm = view.run.algorithm
-    return None if algorithm is None else algorithm.replace("-", "_") in GROUP_ALGORITHMS
+    return None if algorithm is None else algorithm.replace("-", "_") in WITHOUT_CRITIC
 
 
 def groups_of_one(view: RunView, finding: Finding) -> CheckResult:
@@ -76,6 +75,18 @@ def update_wrong_way(view: RunView, finding: Finding) -> CheckResult:
     return answer("update_wrong_way", value < -2, False, {"separation": value}, f"{value:.1f} standard errors")
 
 
+def nothing_trained(view: RunView, finding: Finding) -> CheckResult:
+    """Denominator of 0: no token or no varied group entered the loss of the step at which it began."""
+    at = view.at(max(finding.onset_step, min((int(s.steps[0]) for m in _LOSS if len(s := view.series(m))), default=finding.onset_step)))
+    trained, zero, empty = (level(at, m, 1) for m in ("tokens.trained", "group.zero_std_frac", "response.empty_frac"))
+    if trained is None and empty is None:
+        return cannot("nothing_trained", "tokens.trained", "response.empty_frac")
+    none = trained == 0 or (empty or 0.0) >= 1.0
+    observed = {"tokens_trained": trained, "zero_std_frac": zero, "empty_frac": empty}
+    note = f"{trained:g} tokens were trained" if trained is not None else f"{empty or 0:.0%} of the responses are empty"
+    return answer("nothing_trained", none, not none, observed, note)
+
+
 def mask_covers_tools(view: RunView, finding: Finding) -> CheckResult:
     """Trained tokens behind the prompt that the policy did not write: tool output."""
     extra, prompt = (since_onset(view, f"fact.mask.{m}_frac", finding.onset_step, 3) for m in ("extra", "prompt"))
@@ -106,12 +117,6 @@ def entropy_artefact(view: RunView, finding: Finding) -> CheckResult:
     return answer(
         "entropy_artefact", other, not other, {"trained": loss, "policy": own}, f"{loss:.3f} over trained, {own:.3f} over own tokens"
     )
-
-
-def several_attempts(view: RunView, finding: Finding) -> CheckResult:
-    """Whether the run was resumed, so that rows may be doubled."""
-    n = sum(1 for a in view.data.attempt_starts if a <= view.attempt)
-    return answer("several_attempts", False, n < 2, {"attempts": n}, f"{n} attempt{'s' if n != 1 else ''}")
 
 
 def first_not_finite(series: Series) -> int | None:
@@ -149,10 +154,17 @@ def _growth_before(view: RunView, step: int) -> dict[str, float]:
 
 
 def born_in_log_probs(view: RunView, finding: Finding) -> CheckResult:
-    """Which metric was the first that is not finite: log-probs (forward pass, engine) or loss and gradient."""
-    firsts = {m: s for m in (*_LOG_PROBS, *_LOSS) if (s := first_not_finite(view.series(m).since(finding.onset_step))) is not None}
+    """Numerics by the order of the first NaN: log-probs point to the forward pass or the engine, a gradient beside a finite loss
+    to the backward pass (as an overflow of half precision). A reward that is not finite brings NaN from outside."""
+    since = {m: view.series(m).since(finding.onset_step) for m in (*_LOG_PROBS, *_LOSS, "reward.mean")}
+    firsts = {m: s for m, series in since.items() if (s := first_not_finite(series)) is not None}
     if not firsts:
         return cannot("born_in_log_probs", *_LOG_PROBS)
     start = min(firsts.values())
     early = sorted(m for m, s in firsts.items() if s == start)
-    return answer("born_in_log_probs", True, False, {m: firsts[m] for m in early}, f"first at step {start}: {', '.join(early)}")
+    from_outside = "reward.mean" in early
+    loss_known = any(len(since[m]) for m in ("loss.policy", "loss.total"))
+    backward = "grad.norm" in early and loss_known and not {"loss.policy", "loss.total"} & set(early)
+    forward = bool(set(early) & set(_LOG_PROBS))
+    note = f"first at step {start}: {', '.join(early)}" + ("; the loss was finite" if backward else "")
+    return answer("born_in_log_probs", (forward or backward) and not from_outside, from_outside, {m: firsts[m] for m in early}, note)

@@ -6,7 +6,6 @@ import math
 from collections import Counter
 
 from server.checks.base import CheckResult, Finding, Observed, answer, cannot
-from server.checks.distribution import eval_metric
 from server.checks.groups import all_fail
 from server.checks.measure import finite, level, mean_of, moved, points, reward_metric, reward_range, shift
 from server.detectors.middle import median
@@ -214,24 +213,3 @@ def unanswered(view: RunView, finding: Finding) -> CheckResult:
     if share is None:
         return cannot("unanswered", "verifier.status")
     return answer("unanswered", share > 0.05, share < 0.005, {"zero_frac": share}, f"{share:.1%} of gradings failed and count as lowest")
-
-
-def event_near(view: RunView, finding: Finding) -> CheckResult:
-    """An event (resume, configuration, data, restart) within ten steps before the onset."""
-    near = [e for e in view.events(finding.onset_step - 10) if e.step <= finding.onset_step + 5]
-    note = f"{near[0].kind} at step {near[0].step}: {near[0].text[:80]}" if near else "no event within ten steps of the onset"
-    return answer("event_near", bool(near), not near, {"events": len(near)}, note)
-
-
-def hacked_before(view: RunView, finding: Finding) -> CheckResult:
-    """Whether the evaluation had fallen before the reward did, while the reward still rose."""
-    metric, trained = eval_metric(view), reward_metric(view)
-    if metric is None or trained is None:
-        return cannot("hacked_before", "eval.heldout.score")
-    old, new = (finding.onset_step - 80, finding.onset_step - 41), (finding.onset_step - 40, finding.onset_step - 1)
-    score, gain = shift(view, metric, old, new), shift(view, trained, old, new)
-    if score is None or gain is None or not math.isfinite(score.error):
-        return cannot("hacked_before", metric, note="too few evaluations before the onset")
-    observed = {"eval_z": score.z, "reward_z": gain.z}
-    note = f"in the 40 steps before it the evaluation moved by {score.z:+.1f} errors and the reward by {gain.z:+.1f}"
-    return answer("hacked_before", score.z < -3 and gain.z > 2, score.z > -1, observed, note)

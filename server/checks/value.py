@@ -59,12 +59,26 @@ def variance_low(view: RunView, finding: Finding) -> CheckResult:
 
 
 def cut_as_end(view: RunView, finding: Finding) -> CheckResult:
-    """Many truncated responses whose end is taken for the end of the task."""
-    share = mean_of(view, "length.response.truncated_frac", 10)
-    share = share if share is not None else mean_of(view, "fact.truncated_frac", 10)
-    if share is None:
+    """Truncated responses whose end is taken for the end of the task: many of them, and more since the onset."""
+    metric = next((m for m in ("length.response.truncated_frac", "fact.truncated_frac") if view.has(m)), None)
+    share = mean_of(view, metric, 10) if metric else None
+    if metric is None or share is None:
         return cannot("cut_as_end", "length.response.truncated_frac", "finish_reason")
-    return answer("cut_as_end", share > 0.2, share < 0.02, {"truncated_frac": share}, f"{share:.1%} of the responses are cut")
+    before = finite(view.series(metric))
+    earlier = before.values[before.steps < finding.onset_step][-30:]
+    usual = float(earlier.mean()) if len(earlier) >= 5 else None
+    rose = usual is None or share > 2 * usual
+    note = f"{share:.1%} of the responses are cut" + (f", {usual:.1%} before" if usual is not None else "")
+    return answer("cut_as_end", share > 0.2 and rose, share < 0.02, {"truncated_frac": share, "before": usual}, note)
+
+
+def rewards_conflict(view: RunView, finding: Finding) -> CheckResult:
+    """Conflicting rewards: the same text to the same prompt is scored differently, which no critic can explain."""
+    conflict, twins = mean_of(view, "fact.reward.conflict_frac", 10), mean_of(view, "fact.reward.twin_n", 10)
+    if conflict is None or (twins or 0.0) < 4:
+        return cannot("rewards_conflict", "response", "prompt", "reward", note="too few equal responses to one prompt")
+    note = f"{conflict:.1%} of the responses with an equal twin have another reward than it"
+    return answer("rewards_conflict", conflict > 0.2, conflict < 0.02, {"conflict_frac": conflict, "twins": twins}, note)
 
 
 def scale_differs(view: RunView, finding: Finding) -> CheckResult:

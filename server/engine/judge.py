@@ -186,7 +186,7 @@ class Judge:
         """Runs the checks of a case as the run stood at a step, and ranks its explanations."""
         joint = case.family == compose.JOINT
         leading = compose.leaders(self.state, case) if joint or case.symptom in BORROWING else []
-        sources = leading if leading and joint else [*leading, case]
+        sources = [*leading, case]
         questions: dict[str, Question] = {}
         for source in sources:
             rule = self.rules.by_code[source.rule_code]

@@ -11,6 +11,8 @@ from server.queries.view import Position, RunData
 
 _LEAST_TOKENS = 6
 """Tokens from which a correlation over one response says something."""
+_LEAST_SIDE = 4
+"""Trajectories on either side of the sign: the spread of two or three is at times near 0 by chance, and any distance then many of it."""
 _CHANGED = 1e-7
 """nats; below this a log-prob was not changed by the update."""
 
@@ -18,7 +20,11 @@ _CHANGED = 1e-7
 # The shifted copies pair a token with its right-hand neighbour: rows that are off by one correlate only when moved.
 _QUERY = f"""
 WITH a AS (
-    SELECT t.attempt, t.step, t.n, t.task, t.policy_lag AS lag, t.policy_version_last - t.policy_version_first AS span,
+    SELECT t.attempt, t.step, t.n, t.task,
+           -- A trainer's version may be counted before or after the update of the step: one apart may still be fresh.
+           coalesce(t.policy_lag, CASE WHEN t.trainer_version - t.policy_version_last > 1
+                                       THEN t.trainer_version - t.policy_version_last - 1 END) AS lag,
+           t.policy_version_last - t.policy_version_first AS span,
            t.origin, t.finish_reason, t.reward, t.prompt_tokens,
            t.advantage IS NULL AS by_token,
            coalesce(t.advantage, list_avg(list_filter(k.advantages, lambda x: x IS NOT NULL))) AS advantage,
@@ -128,7 +134,7 @@ def _sides(x: dict[str, Floats], index: StepIndex) -> tuple[Floats, Floats, Floa
     variance = np.full(index.size, np.nan)
     for number, rows in enumerate(index.rows()):
         a, b = x["u_mean"][rows][plus[rows]], x["u_mean"][rows][minus[rows]]
-        if len(a) > 1 and len(b) > 1:
+        if len(a) >= _LEAST_SIDE and len(b) >= _LEAST_SIDE:
             variance[number] = a.var(ddof=1) / len(a) + b.var(ddof=1) / len(b)
     with np.errstate(invalid="ignore", divide="ignore"):
         separation = np.where(variance > 0, (up - down) / np.sqrt(variance), np.nan)

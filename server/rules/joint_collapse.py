@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import server.checks.collapse as collapse
+import server.checks.repeats as repeats
+import server.checks.second as second
 from server.queries.view import RunView
-from server.rules.base import Finding, Hypothesis, Param, Status
+from server.rules.base import Finding, Hypothesis, Param, Status, hypothesis
 from server.symptoms import SYMPTOMS
 
 
@@ -24,7 +27,9 @@ class JointCollapse:
     Hypotheses:
         Those of the family whose onset leads by more than five steps: engine first points to mismatch, shape first to truncation,
         distribution first to entropy, optimiser first to the step size, quality alone to the grader; all at one step to a resume, a
-        configuration event or NaN.
+        configuration event or NaN. These stand for H8a mismatch spiral, H8b truncation spiral and H8c negative samples. Besides, of its
+        own: H8d KL brake of the wrong sign: KL grows faster with a larger coefficient. H8e death by NaN. H8f epoch boundary or
+        repeated data. H8g resume or event near the onset. H8h reward hacking before it.
 
     When it is wrong:
         Curriculum stages, planned changes of the cap, resets of the reference, short dips that recover.
@@ -41,7 +46,13 @@ class JointCollapse:
     needs: tuple[tuple[str, ...], ...] = (("reward.generated.mean", "reward.mean", "fact.reward.mean"),)
     params: tuple[Param, ...] = ()
     hold_points = 20
-    hypotheses: tuple[Hypothesis, ...] = ()
+    hypotheses: tuple[Hypothesis, ...] = (
+        hypothesis("H8g", "metrics", collapse.event_near, prior=0.8),
+        hypothesis("H8e", "metrics", collapse.death_by_nan, prior=0.8),
+        hypothesis("H8d", "second_run", second.brake_reversed, action="Double the KL coefficient: KL must grow more slowly.", prior=0.8),
+        hypothesis("H8f", "trajectories", collapse.epoch_border, repeats.duplicated, prior=0.8),
+        hypothesis("H8h", "metrics", collapse.hacked_before, prior=0.8),
+    )
     next_checks = SYMPTOMS["joint-collapse"].next_checks
 
     def evaluate(self, view: RunView) -> Sequence[Finding]:

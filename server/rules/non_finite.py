@@ -6,6 +6,8 @@ from collections.abc import Sequence
 
 import server.checks.integrity as integrity
 import server.checks.optimiser as optimiser
+import server.checks.repeats as repeats
+import server.checks.tokens as tokens
 from server.checks.measure import finding
 from server.queries.view import RunView
 from server.rules.base import Finding, Hypothesis, Param, Status, hypothesis
@@ -25,8 +27,9 @@ class NonFinite:
 
     Hypotheses:
         H5d numerics: the value breaks off without growth before it; the first metric that is not finite says where.
-        H5a step size: gradient norm or KL had left their bands before.
-        H5e degenerate batch: one response holds most of the loss, or no group has any variance.
+        H5a step size: gradient norm or KL had left their bands before. H5b off-policy reuse, H5c few extreme tokens.
+        H5e degenerate batch: one response holds most of the loss, no group has any variance, or nothing was trained at all.
+        H5f data outlier: one prompt in every step that breaks. H5g change of scale: an event. H5h the critic's loss jumped first.
 
     When it is wrong:
         A trainer that writes NaN for "not measured". Such series are NaN from the first step on and are named in the summary.
@@ -46,8 +49,14 @@ class NonFinite:
     hypotheses: tuple[Hypothesis, ...] = (
         hypothesis("H5d", "metrics", integrity.born_suddenly, integrity.born_in_log_probs),
         hypothesis("H5a", "metrics", integrity.grew_before, optimiser.rate_rose),
-        hypothesis("H5e", "trajectories", optimiser.degenerate_batch),
-        hypothesis("H5f", "action", action="Look whether the same prompt ids are in every step that breaks."),
+        hypothesis("H5e", "trajectories", optimiser.degenerate_batch, integrity.nothing_trained),
+        hypothesis("H5b", "config", optimiser.batch_reused, prior=0.5),
+        hypothesis("H5c", "tokens", tokens.few_tokens, prior=0.5),
+        hypothesis("H5g", "metrics", optimiser.scale_changed, prior=0.8),
+        hypothesis("H5h", "metrics", optimiser.critic_first, prior=0.8),
+        hypothesis(
+            "H5f", "trajectories", repeats.same_prompt, action="Look whether the same prompt ids are in every step that breaks.", prior=0.8
+        ),
     )
     next_checks = SYMPTOMS["non-finite"].next_checks
 

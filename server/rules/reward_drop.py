@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import server.checks.collapse as collapse
 import server.checks.reward as reward
 from server.checks.measure import block_chain, finding, fresh, points, reward_metric, reward_range
 from server.detectors.baseline import Floats, baseline
@@ -72,8 +73,8 @@ class RewardDrop:
         hypothesis("H13e", "trajectories", reward.unanswered),
         hypothesis("H1c", "trajectories", reward.cut_before_answer, prior=0.8),
         hypothesis("H19a", "trajectories", reward.harder_tasks, prior=0.8),
-        hypothesis("H8g", "metrics", reward.event_near, prior=0.8),
-        hypothesis("H8h", "metrics", reward.hacked_before, prior=0.8),
+        hypothesis("H8g", "metrics", collapse.event_near, prior=0.8),
+        hypothesis("H8h", "metrics", collapse.hacked_before, prior=0.8),
     )
     next_checks = SYMPTOMS["reward-drop"].next_checks
 

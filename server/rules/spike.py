@@ -6,35 +6,43 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import server.checks.optimiser as optimiser
-from server.checks.measure import finding, fresh, points, reward_fell, rolled, warmed_up
-from server.queries.view import RunView
+import server.checks.repeats as repeats
+import server.checks.tokens as tokens
+from server.checks.measure import finding, fresh, points, reward_fell, rolled, trend_of, warmed_up
+from server.detectors.baseline import Floats
+from server.detectors.middle import median
+from server.detectors.trend import trend
+from server.queries.view import RunView, Series
 from server.rules.base import SEVERITIES, Finding, Hypothesis, Param, Severity, Status, hypothesis
 from server.symptoms import SYMPTOMS
 
 
 class Spike:
-    """Gradient norm, update ratio or KL jumps far above its own past or beyond a fixed limit.
+    """Gradient norm, update ratio, KL or loss jumps far above its own past or beyond a fixed limit.
 
     What it observes:
-        Gradient norm on a logarithmic scale against the last 50 points ending 5 ago: z > 6 and three times the median is a spike. One
-        is a watch, two of the last three points a warn, and if the median of the ten points after it is still twice the old one while
-        the reward falls, critical. KL of one update above .05 watch, .2 warn, 1 critical; mean ratio outside .8 to 1.25 watch, .5 to 2
-        warn, below .1 or above 10 critical; reference KL doubled within 20 steps and above ten times its median warn. Two of three
-        points for the limits above watch. The limits work from the first step on.
+        Gradient norm on a logarithmic scale against the last 50 points ending 5 ago, points of exactly 0 left out: z > 6 and three
+        times the median is a spike. One is a watch, two of the last three points a warn. Once the ten points after it are there: median
+        still twice the old one critical (warn while quality holds), and so is a spike that settled and left a lower reward (5 standard
+        errors). Growth by more than .3 decades per 100 steps (Theil-Sen, Mann-Kendall p < .01) and to twice its past: warn. KL of one
+        update above .05 watch, .2 warn, 1 critical, two of three points; a single one above .2 watch. Mean ratio outside .8 to 1.25
+        watch, .5 to 2 warn, below .1 or above 10 critical; reference KL doubled within 20 steps and above ten times its 100-step median
+        warn; loss as the gradient norm, and above 1. The limits work from the first step on.
 
     Why it matters:
         A lone spike of a clipped gradient settles by itself; one that stays, or comes with KL, moved the policy far in one step.
 
     Hypotheses:
-        H5a step size or KL brake: the learning rate had just risen, or KL climbed before.
-        H5b off-policy reuse: many updates per batch and many clipped tokens.
-        H5c few extreme tokens: trainer and engine had drifted apart before.
-        H5e degenerate batch: one response holds much of the loss, or hardly a group has variance.
-        H5g change of scale: an event or another batch size at the onset. H5h: the critic's loss jumped first.
+        H5a step size or KL brake: the learning rate had just risen, KL climbed before, or updates were large from the first one on.
+        H5b off-policy reuse: several updates per batch and many clipped tokens.
+        H5c few extreme tokens: the top .1 % carry most of the ratios' distance from 1, are rare ones, and are not the end token.
+        H5d numerics: something was not finite. H5e degenerate batch: one response holds much of the loss, or hardly a group has variance.
+        H5f data outlier: one prompt in every spike. H5g change of scale: an event or another batch size at the onset.
+        H5h the critic's loss jumped first.
 
     When it is wrong:
         Isolated spikes with gradient clipping (1.2 per 100 steps in healthy logs). KL grows with learning. GSPO's ratio is a geometric
-        mean per sequence and far closer to 1. k3 can be carried by a single token.
+        mean per sequence and far closer to 1, and its clip share is large by construction. k3 can be carried by a single token.
 
     Sources:
         symptoms 5, 0.3, 0.5 and 22; measured on 22 public logs.
@@ -45,7 +53,7 @@ class Spike:
     family = "optimiser"
     status: Status = "preview"
     version = 1
-    needs: tuple[tuple[str, ...], ...] = (("grad.norm", "kl.old", "ratio.mean", "kl.ref"),)
+    needs: tuple[tuple[str, ...], ...] = (("grad.norm", "kl.old", "ratio.mean", "kl.ref", "loss.policy", "loss.total"),)
     params: tuple[Param, ...] = (
         Param("z", 6, "MADN of log10", 3, 30, "symptoms 22"),
         Param("factor", 3, "ratio", 1.5, 100, "symptoms 22"),
@@ -55,16 +63,21 @@ class Spike:
         Param("ref_factor", 10, "ratio", 2, 100, "symptoms 5"),
         Param("ref_least", 0.1, "nats", 0, 10, "default of ours", "reference KL below it is never a jump"),
         Param("settle_points", 10, "points", 5, 50, "symptoms 0.3"),
+        Param("fall_z", 5, "standard errors", 2, 20, "default of ours", "fall of the reward after a spike that settled"),
+        Param("slope", 0.3, "decades per 100 steps", 0.05, 5, "symptoms 5", "steady growth of the gradient norm"),
+        Param("grew", 2, "ratio", 1, 20, "default of ours", "newest ten points against the run's past, before a trend is asked for"),
+        Param("loss_least", 1, "loss", 0, 1000, "default of ours", "a smaller loss is no jump, whatever it was before"),
     )
     hold_points = 10
     hypotheses: tuple[Hypothesis, ...] = (
         hypothesis("H5a", "metrics", optimiser.step_too_large),
         hypothesis("H5b", "config", optimiser.batch_reused),
-        hypothesis("H5c", "metrics", optimiser.mismatch_first),
+        hypothesis("H5c", "tokens", tokens.few_tokens),
         hypothesis("H5e", "trajectories", optimiser.degenerate_batch),
+        hypothesis("H5f", "trajectories", repeats.same_prompt, action="Compare the prompt ids of the batches of all spikes.", prior=0.8),
         hypothesis("H5g", "metrics", optimiser.scale_changed),
         hypothesis("H5h", "metrics", optimiser.critic_first, prior=0.8),
-        hypothesis("H5f", "action", action="Compare the prompt ids of the batches of all spikes."),
+        hypothesis("H5d", "metrics", optimiser.values_finite, prior=0.8),
     )
     next_checks = SYMPTOMS["spike"].next_checks
 
@@ -86,54 +99,68 @@ class Spike:
         yield from self._gradient(view)
         yield from self._update(view)
         yield from self._ratio(view)
+        yield from self._loss(view)
         yield from self._reference(view)
 
     def _gradient(self, view: RunView) -> Iterator[Finding]:
-        metric = "grad.norm"
-        series, middle, _ = rolled(view, metric)
+        p, metric = view.params, "grad.norm"
+        series, hits, middle = optimiser.jumps(view, metric, p["z"], p["factor"])
         if not fresh(view, series) or not warmed_up(view, series):
             return
-        hits = optimiser.spike_hits(view, metric, view.params["z"], view.params["factor"])[: len(series)]
-        settle = int(view.params["settle_points"])
         recent = hits[-3:]
         if recent.any():
             severity: Severity = "warn" if int(recent.sum()) >= 2 else "watch"
             first = len(series) - len(recent) + int(recent.argmax())
             text = f"gradient norm {series.values[-3:].max():.3g} against {middle[first]:.3g} before"
             yield finding(view, self.name, severity, int(series.steps[first]), text, metric, "lr", "kl.old", "reward.mean", newest=1)
+        settle = int(p["settle_points"])
         at = len(series) - 1 - settle
         if at >= 0 and hits[at]:
-            after = float(sorted(series.values[at + 1 :].tolist())[settle // 2])
-            onset = int(series.steps[at])
-            if after > 2 * middle[at] and reward_fell(view, onset) is not None:
-                levels = f"{after:.3g} over {settle} points after the spike, {middle[at]:.3g} before"
-                text = f"gradient norm has not settled: {levels}; the reward fell"
-                yield finding(view, self.name, "critical", onset, text, metric, "reward.mean", hard=True)
+            yield from self._settled(view, series, at, float(middle[at]))
+        yield from self._growth(view, series, middle)
+
+    def _settled(self, view: RunView, series: Series, at: int, before: float) -> Iterator[Finding]:
+        """What became of a spike once the points to settle in are over."""
+        after, onset = median(series.values[at + 1 :]), int(series.steps[at])
+        stays = after > 2 * before
+        fell = reward_fell(view, onset, 3.0 if stays else view.params["fall_z"])
+        if not stays and fell is None:
+            return
+        levels = f"{after:.3g} over {len(series) - 1 - at} points after the spike, {before:.3g} before"
+        text = f"gradient norm {'has not settled' if stays else 'settled'}: {levels}" + ("; the reward fell" if fell else "")
+        yield finding(view, self.name, "critical", onset, text, "grad.norm", "reward.mean", hard=fell is not None)
+
+    def _growth(self, view: RunView, series: Series, middle: Floats) -> Iterator[Finding]:
+        """A gradient norm that grows all the time: symptoms 5 wants the mismatch looked at first."""
+        p = view.params
+        if len(series) < 40 or not median(series.values[-10:]) > p["grew"] * middle[-1]:
+            return
+        found, part = trend_of(view, "grad.norm", 100, 60, log=True)
+        # The same must hold for the older half alone: a late jump is a spike or a step, no growth.
+        if found.p < 0.01 and found.slope * 100 > p["slope"] and not self._stepped(part):
+            text = f"gradient norm grows by {found.slope * 100:.2f} decades per 100 steps since step {int(part.steps[0])}"
+            yield finding(view, self.name, "warn", int(part.steps[0]), text, "grad.norm", "mismatch.logprob_diff.mean", "reward.mean")
+
+    def _stepped(self, part: Series) -> bool:
+        half = len(part) // 2
+        first, second = trend(part.steps[:half], part.values[:half]), trend(part.steps[half:], part.values[half:])
+        return not (first.slope > 0 and second.slope > 0)
 
     def _update(self, view: RunView) -> Iterator[Finding]:
         p, series = view.params, points(view, "kl.old")
         if not fresh(view, series):
             return
         last = abs(series.values[-3:])
-        severity: Severity | None = "watch" if last[-1] > p["kl_watch"] else None
-        if int((last > p["kl_warn"]).sum()) >= 2 or last[-1] > p["kl_critical"]:
-            severity = "warn"
-        if int((last > p["kl_critical"]).sum()) >= 2:
-            severity = "critical"
+        severity: Severity | None = None
+        for name, limit in (("watch", p["kl_watch"]), ("warn", p["kl_warn"]), ("critical", p["kl_critical"])):
+            if int((last > limit).sum()) >= 2:
+                severity, passed = name, limit  # type: ignore[assignment]
+        if severity is None and last[-1] > p["kl_warn"]:
+            severity, passed = ("warn" if last[-1] > p["kl_critical"] else "watch"), p["kl_warn"]
         if severity is not None:
-            step = int(series.steps[-len(last) :][(last > p["kl_watch"]).argmax()])
-            yield finding(
-                view,
-                self.name,
-                severity,
-                step,
-                f"KL of one update {last.max():.3g} nats",
-                "kl.old",
-                "lr",
-                "grad.norm",
-                "reward.mean",
-                newest=1,
-            )
+            step = int(series.steps[-len(last) :][(last > passed).argmax()])
+            text = f"KL of one update {last.max():.3g} nats"
+            yield finding(view, self.name, severity, step, text, "kl.old", "lr", "grad.norm", "reward.mean", newest=1)
 
     def _ratio(self, view: RunView) -> Iterator[Finding]:
         series = points(view, "ratio.mean")
@@ -151,12 +178,32 @@ class Spike:
                 view, self.name, severity, onset, f"mean update ratio {last[-1]:.3g}", "ratio.mean", "kl.old", "reward.mean", newest=1
             )
 
+    def _loss(self, view: RunView) -> Iterator[Finding]:
+        """A jump of the loss itself. Near 0 a loss of group advantages has no scale, so it must be large in itself too."""
+        p, metric = view.params, "loss.policy" if view.has("loss.policy") else "loss.total"
+        series, middle, spread = rolled(view, metric)
+        if not fresh(view, series) or not warmed_up(view, series):
+            return
+        size, usual = abs(series.values[-3:]), abs(middle[-3:])
+        high = (abs(series.values[-3:] - middle[-3:]) > p["z"] * spread[-3:]) & (size > p["factor"] * usual) & (size > p["loss_least"])
+        if high.any():
+            severity: Severity = "warn" if int(high.sum()) >= 2 else "watch"
+            first = len(series) - len(high) + int(high.argmax())
+            text = f"loss {series.values[-3:][size.argmax()]:.3g} against {middle[first]:.3g} before"
+            yield finding(view, self.name, severity, int(series.steps[first]), text, metric, "grad.norm", "kl.old", "reward.mean", newest=1)
+
     def _reference(self, view: RunView) -> Iterator[Finding]:
-        p, (series, middle, _) = view.params, rolled(view, "kl.ref")
+        p, series = view.params, points(view, "kl.ref")
         if not fresh(view, series) or not warmed_up(view, series) or len(series) < 30:
             return
         last = sorted(series.values[-3:].tolist())[1]
-        before = sorted(series.values[-25:-20].tolist())[2]
-        if last > p["ref_least"] and last > 2 * before and last > p["ref_factor"] * middle[-1]:
-            text = f"reference KL {last:.3g} against {middle[-1]:.3g} before, doubled within 20 points"
+        if last <= p["ref_least"]:
+            return
+        now = int(series.steps[-1])
+        earlier = series.values[series.steps <= now - 20]
+        if len(earlier) < 10 or last <= 2 * median(earlier[-3:]):
+            return
+        usual = median(series.values[(series.steps >= now - 100) & (series.steps <= now - 5)])
+        if last > p["ref_factor"] * usual:
+            text = f"reference KL {last:.3g} against {usual:.3g} in the 100 steps before, doubled within 20 steps"
             yield finding(view, self.name, "warn", int(series.steps[-3]), text, "kl.ref", "lr", "reward.mean", newest=3)
