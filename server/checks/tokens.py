@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import rankdata
 
 from server.checks.base import CheckResult, Finding, answer, cannot
 from server.queries.view import RunView
@@ -153,7 +152,8 @@ def few_tokens(view: RunView, finding: Finding) -> CheckResult:
     chance, end = chance[known], end[known]
     k = max(1, math.ceil(0.001 * len(distance)))
     top = np.argsort(distance)[-k:]
-    share, usual, ends = float(distance[top].sum() / distance.sum()), float(np.median(chance[top])), float(end[top].mean())
+    weight = distance[top] / distance[top].sum()
+    share, usual, ends = float(distance[top].sum() / distance.sum()), float(weight @ chance[top]), float(weight @ end[top])
     observed = {"share": share, "tokens": k, "of": len(distance), "engine_probability": usual, "end_tokens": ends}
     note = f"{k} of {len(distance)} tokens carry {share:.0%} of the ratios' distance from 1, at an engine probability of {usual:.2g}"
     return answer("few_tokens", share > 0.5 and usual < 0.05 and ends < 0.5, share < 0.3, observed, note)
@@ -267,27 +267,41 @@ def _profile(found: list[Row]) -> Floats:
 
 
 def sampling_shape(view: RunView, finding: Finding) -> CheckResult:
-    """Log-probs before a sampling transform: a kept mass that lowers every token alike, or a difference that hangs on the
-    log-prob alone, as another temperature makes it."""
+    """Log-probs before a sampling transform: a kept mass that lowers every token alike, or log-odds that are a multiple of the
+    engine's, as another temperature makes them."""
     gap, rollout = _gaps(_compared(view, finding))
     if len(gap) < FEWEST:
         return _too_few("sampling_shape", len(gap))
     told = np.abs(gap) > _DIFFERS
     if told.mean() < 0.05:
         return answer("sampling_shape", False, True, {"differing": float(told.mean())}, "trainer and engine agree on most tokens")
-    below = float((gap[told] < 0).mean())
-    ratio = float(np.exp(gap).mean())
-    follows = float(np.corrcoef(rankdata(gap[told]), rankdata(rollout[told]))[0, 1]) if np.ptp(rollout[told]) > 0 else 0.0
+    below, ratio = float((gap[told] < 0).mean()), float(np.exp(gap).mean())
+    lowest, heat = float(np.quantile(np.exp(gap), 0.01)), _heat(gap, rollout)
     top_p = view.config.get("top_p")
-    lowest = float(np.quantile(np.exp(gap), 0.01))
+    # The kept mass of nucleus sampling is never below top_p.
     within = not isinstance(top_p, (int, float)) or top_p >= 1 or lowest > float(top_p) - 0.02
     kept = below > 0.98 and 0.3 < ratio < 0.99 and lowest > 0.3 and within
-    heated = abs(follows) > 0.85 and 0.02 < below < 0.98
-    observed = {"below_frac": below, "ratio_mean": ratio, "ratio_p01": lowest, "rank_correlation": follows, "tokens": len(gap)}
-    note = (
-        f"trainer below engine on {below:.0%} of the differing tokens, mean ratio {ratio:.3f}, rank correlation with log-prob {follows:.2f}"
-    )
-    return answer("sampling_shape", kept or heated, not kept and abs(follows) < 0.5, observed, note)
+    heated = heat is not None and abs(math.log(heat)) > 0.15
+    observed = {"below_frac": below, "ratio_mean": ratio, "ratio_p01": lowest, "temperature": heat, "tokens": len(gap)}
+    note = f"trainer below engine on {below:.0%} of the differing tokens, mean ratio {ratio:.3f}"
+    note += f"; its log-odds are {heat:.2f} times the engine's" if heat is not None else "; no common factor of the log-odds"
+    return answer("sampling_shape", kept or heated, not kept and not heated and below < 0.9, observed, note)
+
+
+def _heat(gap: Floats, rollout: Floats) -> float | None:
+    """Factor of the trainer's log-odds over the engine's on tokens that one other competes with; None where they do not line up.
+
+    With two candidates the log-odds are the difference of logits over the temperature. The factor is that of the spreads,
+    which errors of either side do not pull towards 0 as they do a slope.
+    """
+    old = rollout + gap
+    unsure = (rollout > math.log(0.6)) & (rollout < math.log(0.999)) & (old < -1e-4)
+    if unsure.sum() < 40:
+        return None
+    x, y = (np.log(np.expm1(-side[unsure])) for side in (rollout, old))
+    if np.ptp(x) < 1 or float(np.corrcoef(x, y)[0, 1]) ** 2 < 0.8:
+        return None
+    return float(y.std() / x.std())
 
 
 def jumps_at_versions(view: RunView, finding: Finding) -> CheckResult:

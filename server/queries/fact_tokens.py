@@ -11,6 +11,8 @@ from server.queries.view import Position, RunData
 
 _LEAST_TOKENS = 6
 """Tokens from which a correlation over one response says something."""
+_FEW_APART = 0.1
+"""Share of tokens further apart than .05 nats up to which single outliers, no wrong row, spoil a correlation."""
 _LEAST_SIDE = 4
 """Trajectories on either side of the sign: the spread of two or three is at times near 0 by chance, and any distance then many of it."""
 _CHANGED = 1e-7
@@ -48,7 +50,7 @@ v AS (
 s AS (
     SELECT attempt, step, n, count(d) AS compared, sum(d) AS d_sum, avg(d) AS d_mean, sum(CASE WHEN d IS NOT NULL THEN r - o END) AS k1_sum,
            avg(d) FILTER (place < turn_end) AS d_first, avg(d) FILTER (place > turn_end) AS d_later,
-           sum(d) FILTER (r < ln(0.05)) AS d_rare, corr(o, r) FILTER (d IS NOT NULL) AS same,
+           sum(d) FILTER (r < ln(0.05)) AS d_rare, count(*) FILTER (d > 0.05) AS apart, corr(o, r) FILTER (d IS NOT NULL) AS same,
            corr(o, r_next) FILTER (pair) AS forth, corr(o_next, r) FILTER (pair) AS back,
            count(u) AS updated, sum(abs(u)) AS u_abs, avg(u) AS u_mean, max(abs(u)) AS u_most,
            sum(l) AS trained, sum(l) FILTER (NOT own) AS extra, sum(l) FILTER (place < coalesce(start, prompt_tokens + 1)) AS in_prompt,
@@ -107,7 +109,7 @@ def _mismatch(rows: Columns, x: dict[str, Floats], index: StepIndex) -> dict[str
         "fact.mismatch.turn.later": index.mean(x["d_later"], several),
         "fact.mismatch.rare_share": rare,
         "fact.mismatch.correlation": np.array([_median(x["same"][r][long[r]]) for r in steps]),
-        "fact.mismatch.unrelated_frac": index.mean((x["same"] < 0.5).astype(np.float64), long),
+        "fact.mismatch.unrelated_frac": index.mean(((x["same"] < 0.5) & (x["apart"] > _FEW_APART * compared)).astype(np.float64), long),
         "fact.mismatch.shifted_frac": index.mean(((moved > 0.8) & (moved > x["same"] + 0.3)).astype(np.float64), long),
         "fact.mismatch.worst_frac": np.array([_far_above(mean[r][some[r]]) for r in steps]),
     }

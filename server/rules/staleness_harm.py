@@ -56,7 +56,7 @@ class StalenessHarm:
         Param("ess", 0.3, "0..1", 0, 1, "symptoms 22"),
         Param("ratio_off", 0.1, "ratio", 0.01, 1, "symptoms 6"),
         Param("clip_times", 3, "ratio", 1, 100, "symptoms 6", "clipped tokens against those while samples were fresh"),
-        Param("clip_least", 0.01, "0..1", 0, 1, "default of ours", "a smaller share of clipped tokens is no effect"),
+        Param("clip_least", 0.05, "0..1", 0, 1, "default of ours", "a smaller share of clipped tokens is no effect"),
         Param("lag_correlation", 0.3, "0..1", 0, 1, "symptoms 6", "rank correlation of lag and mismatch within the same steps"),
         Param("bound_points", 3, "points", 1, 20, "default of ours", "newest points of which two pass the bound"),
     )
