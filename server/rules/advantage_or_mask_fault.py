@@ -189,7 +189,10 @@ class AdvantageOrMaskFault:
     def _by_task(self, view: RunView) -> Iterator[Finding]:
         if not self._comparable(view):
             return
-        for metric in view.matching(_REVERSED + "."):
+        key = ("reversed by task", self.code)
+        if key not in view.data.memo:
+            view.data.memo[key] = [metric for metric in view.data.metrics() if metric.startswith(_REVERSED + ".")]
+        for metric in view.data.memo[key]:
             share = mean_of(view, metric, 3)
             if share is not None and share > view.params["reversed_frac"] and len(points(view, metric)) >= 3:
                 task = metric.removeprefix(_REVERSED + ".")

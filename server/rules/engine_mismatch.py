@@ -131,15 +131,23 @@ class EngineMismatch:
     def _signs(self, view: RunView) -> Iterator[Finding]:
         yield from self._misaligned(view)
         stale = engine.lagging(view)
-        for limit in _LIMITS:
+        for limit, sign in self._written(view):
             if not stale or limit.metric == "fact.mismatch.lag0":
-                yield from self._beyond(view, limit, 1.0)
+                yield from self._beyond(view, limit, sign)
         if stale:
             return
-        for limit in _LOW_LIMITS:
-            yield from self._beyond(view, limit, -1.0)
         yield from self._weight(view)
         yield from self._growth(view)
+
+    def _written(self, view: RunView) -> tuple[tuple[_Limit, float], ...]:
+        """The limits of metrics that the run has, with the sign that makes beyond mean above."""
+        key = ("limits", self.code)
+        if key not in view.data.memo:
+            known = set(view.data.metrics())
+            signed = (*((limit, 1.0) for limit in _LIMITS), *((limit, -1.0) for limit in _LOW_LIMITS))
+            view.data.memo[key] = tuple(pair for pair in signed if pair[0].metric in known)
+        found: tuple[tuple[_Limit, float], ...] = view.data.memo[key]
+        return found
 
     def _beyond(self, view: RunView, limit: _Limit, sign: float) -> Iterator[Finding]:
         series, p = points(view, limit.metric), view.params
