@@ -8,13 +8,15 @@ from dataclasses import replace
 import server.checks.optimiser as optimiser
 import server.checks.repeats as repeats
 import server.checks.tokens as tokens
-from server.checks.measure import finding, fresh, points, reward_fell, rolled, trend_of, warmed_up
-from server.detectors.baseline import Floats
+from server.checks.measure import finding, fresh, moved, points, reward_fell, rolled, trend_of, warmed_up, window
+from server.detectors.level import since
 from server.detectors.middle import median
 from server.detectors.trend import trend
 from server.queries.view import RunView, Series
 from server.rules.base import SEVERITIES, Finding, Hypothesis, Param, Severity, Status, hypothesis
 from server.symptoms import SYMPTOMS
+
+_MISMATCH = ("mismatch.logprob_diff.mean", "mismatch.prob_diff.mean", "mismatch.kl_k3")
 
 
 class Spike:
@@ -24,10 +26,11 @@ class Spike:
         Gradient norm on a logarithmic scale against the last 50 points ending 5 ago, points of exactly 0 left out: z > 6 and three
         times the median is a spike. One is a watch, two of the last three points a warn. Once the ten points after it are there: median
         still twice the old one critical (warn while quality holds), and so is a spike that settled and left a lower reward (5 standard
-        errors). Growth by more than .3 decades per 100 steps (Theil-Sen, Mann-Kendall p < .01) and to twice its past: warn. KL of one
-        update above .05 watch, .2 warn, 1 critical, two of three points; a single one above .2 watch. Mean ratio outside .8 to 1.25
-        watch, .5 to 2 warn, below .1 or above 10 critical; reference KL doubled within 20 steps and above ten times its 100-step median
-        warn; loss as the gradient norm, and above 1. The limits work from the first step on.
+        errors). Growth by more than .3 decades per 100 steps (Theil-Sen, Mann-Kendall p < .01) and to twice its past: watch, warn where
+        the engine mismatch has left its past too. KL of one update above .05 watch, .2 warn, 1 critical, two of three points; a single
+        one above .2 watch. Mean ratio outside .8 to 1.25 watch, .5 to 2 warn, below .1 or above 10 critical; reference KL doubled
+        within 20 steps and above ten times its 100-step median warn; loss as the gradient norm, and above 1. The limits work from the
+        first step on.
 
     Why it matters:
         A lone spike of a clipped gradient settles by itself; one that stays, or comes with KL, moved the policy far in one step.
@@ -65,7 +68,8 @@ class Spike:
         Param("settle_points", 10, "points", 5, 50, "symptoms 0.3"),
         Param("fall_z", 5, "standard errors", 2, 20, "default of ours", "fall of the reward after a spike that settled"),
         Param("slope", 0.3, "decades per 100 steps", 0.05, 5, "symptoms 5", "steady growth of the gradient norm"),
-        Param("grew", 2, "ratio", 1, 20, "default of ours", "newest ten points against the run's past, before a trend is asked for"),
+        Param("grew", 2, "ratio", 1, 20, "default of ours", "newest ten points against the first ten of 100 steps"),
+        Param("mismatch_z", 8, "spreads", 2, 50, "default of ours", "mismatch above its past that makes such growth a warn"),
         Param("loss_least", 1, "loss", 0, 1000, "default of ours", "a smaller loss is no jump, whatever it was before"),
     )
     hold_points = 10
@@ -117,7 +121,7 @@ class Spike:
         at = len(series) - 1 - settle
         if at >= 0 and hits[at]:
             yield from self._settled(view, series, at, float(middle[at]))
-        yield from self._growth(view, series, middle)
+        yield from self._growth(view, series)
 
     def _settled(self, view: RunView, series: Series, at: int, before: float) -> Iterator[Finding]:
         """What became of a spike once the points to settle in are over."""
@@ -130,16 +134,25 @@ class Spike:
         text = f"gradient norm {'has not settled' if stays else 'settled'}: {levels}" + ("; the reward fell" if fell else "")
         yield finding(view, self.name, "critical", onset, text, "grad.norm", "reward.mean", hard=fell is not None)
 
-    def _growth(self, view: RunView, series: Series, middle: Floats) -> Iterator[Finding]:
-        """A gradient norm that grows all the time: symptoms 5 wants the mismatch looked at first."""
+    def _growth(self, view: RunView, series: Series) -> Iterator[Finding]:
+        """A gradient norm that grows all the time. Alone it follows the number of varied groups and is a watch; with a mismatch
+        that has left its past, which symptoms 5 wants looked at first, a warn."""
         p = view.params
-        if len(series) < 40 or not median(series.values[-10:]) > p["grew"] * middle[-1]:
+        part = series.tail(window(series, 100, 100))
+        early = median(part.values[:10])
+        if len(part) < 40 or median(part.values[-10:]) <= p["grew"] * early:
             return
-        found, part = trend_of(view, "grad.norm", 100, 60, log=True)
-        # The same must hold for the older half alone: a late jump is a spike or a step, no growth.
-        if found.p < 0.01 and found.slope * 100 > p["slope"] and not self._stepped(part):
-            text = f"gradient norm grows by {found.slope * 100:.2f} decades per 100 steps since step {int(part.steps[0])}"
-            yield finding(view, self.name, "warn", int(part.steps[0]), text, "grad.norm", "mismatch.logprob_diff.mean", "reward.mean")
+        found, _ = trend_of(view, "grad.norm", 100, 100, log=True)
+        # Both halves must grow: a late jump is a spike or a step.
+        if found.p >= 0.01 or found.slope * 100 <= p["slope"] or self._stepped(part):
+            return
+        engine = next((m for m in _MISMATCH if view.has(m)), None)
+        drift = moved(view, engine, newest=3, floor=0.1) if engine else None
+        apart = drift is not None and drift.z > p["mismatch_z"]
+        onset = int(part.steps[min(since(part.values, p["grew"] * early, allowed=5), len(part) - 1)])
+        text = f"gradient norm grows by {found.slope * 100:.2f} decades per 100 steps, {early:.3g} to {median(part.values[-10:]):.3g}"
+        text += f"; {engine} is {drift.z:.1f} spreads above its past" if apart and drift is not None else ""
+        yield finding(view, self.name, "warn" if apart else "watch", onset, text, "grad.norm", engine or "reward.mean", "reward.mean")
 
     def _stepped(self, part: Series) -> bool:
         half = len(part) // 2

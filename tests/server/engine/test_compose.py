@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -169,6 +170,14 @@ def test_a_joint_collapse_lists_the_hypotheses_of_the_family_with_a_clear_lead(m
     case = by_symptom(judge(make_run(series), *parts, joint))["joint-collapse"]
     assert ids(case) == ["H7a", "H7f"]
     assert case.hypotheses[0]["verdict"] == "supported" and case.hypotheses[1]["verdict"] == "refuted"
+
+
+def test_a_joint_collapse_lists_its_own_hypotheses_behind_those_of_the_family_that_moved_first(
+    make_run: Any, judge: Any, joint: Any, parts: Any, answers: Any
+) -> None:
+    own = replace(joint, hypotheses=(Hypothesis("H8g", "event", "metrics", (answers("supported"),), prior=0.8),))
+    series = {"engine": from_step(10), "shape": from_step(16), "quality": from_step(18)}
+    assert ids(by_symptom(judge(make_run(series), *parts, own))["joint-collapse"]) == ["H7a", "H8g", "H7f"]
 
 
 def test_families_that_moved_almost_together_share_the_hypotheses_of_a_joint_collapse(
