@@ -197,13 +197,22 @@ def test_the_sign_of_an_update_is_its_effect_on_good_and_bad_samples(run: Build)
         return {"step": step, "advantage": advantage, "response_mask": [1, 1], "old_logprobs": [-1.0, -1.0],
                 "current_logprobs": [-1.0 + change, -1.0 + change], "task": "sort"}  # fmt: skip
 
-    right = [sample(1, a, 0.1 * a + e) for a, e in ((1, 0.01), (1, -0.01), (-1, 0.01), (-1, -0.01))]
-    wrong = [sample(2, a, -0.1 * a + e) for a, e in ((1, 0.01), (1, -0.01), (-1, 0.01), (-1, -0.01))]
-    data = run([*right, *wrong])
+    errors = (0.01, -0.01, 0.02, -0.02)
+    right = [sample(1, a, 0.1 * a + e) for a in (1, -1) for e in errors]
+    wrong = [sample(2, a, -0.1 * a + e) for a in (1, -1) for e in errors]
+    few = [sample(3, a, -0.1 * a + e) for a in (1, -1) for e in errors[:3]]
+    data = run([*right, *wrong, *few])
     assert value(data, "fact.update.positive", 1) == pytest.approx(0.1, abs=1e-6)
     assert value(data, "fact.sign.separation", 1) == pytest.approx(-value(data, "fact.sign.separation", 2), rel=1e-4)
     assert value(data, "fact.sign.separation", 1) > 5
     assert value(data, "fact.sign.separation.sort", 2) < -5
+    assert 3 not in data.chain("fact.sign.separation", 1).steps  # three on a side have at times no spread by chance
+
+
+def test_rows_without_a_lag_are_stale_when_the_trainer_was_two_versions_on(run: Build) -> None:
+    row = {"response_mask": [1, 1], "old_logprobs": [-1.0, -1.0], "rollout_logprobs": [-1.2, -1.2], "policy_version": 3}
+    data = run([{**row, "trainer_version": 4}, {**row, "step": 2, "trainer_version": 5}])
+    assert data.chain("fact.mismatch.lagged", 1).steps.tolist() == [2]
 
 
 def test_facts_whose_fields_are_not_written_are_absent(run: Build) -> None:
