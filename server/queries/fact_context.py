@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Literal, NamedTuple
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ingest.store.connection import Columns
-from server.queries.fact_rows import TRAINING, FactSeries, Floats, StepIndex, as_series, parameters
+from server.queries.fact_rows import TRAINING, FactSeries, Floats, StepIndex, parameters
 from server.queries.view import Position, RunData
 
 Ids = NDArray[np.int64]
 Kind = Literal["think", "retokenised", "reserialised", "compacted", "left", "other"]
 KINDS: tuple[Kind, ...] = ("think", "retokenised", "reserialised", "compacted", "left", "other")
 
-_TRAJECTORIES = 64
+_TRAJECTORIES = 32
 """Trajectories a step that are tested: a template rewrites all of them."""
 _READ = 2
 """Rewritten turns a step whose difference is looked into."""
@@ -31,62 +33,32 @@ _CUT = 0.8
 _TEXT_ROWS = 16
 """Token rows a step from which the texts of tokens are learnt."""
 
-# Turns whose prompt is written follow one another in pairs. `whole` is what the engine had read and written by the end of one.
-_PAIRS = f"""
-t AS (SELECT attempt, step, n FROM trajectory t WHERE {TRAINING}),
-given AS (
+_CHUNK = 20_000_000
+"""Tokens of prompts read at a time (80 MB), so that memory does not grow with the run; each time reads the whole of a row group."""
+
+_CHOSEN = f"""
+chosen AS (
     SELECT u.attempt, u.step, u.n, u.turn, u.content, u.prompt_token_ids AS prompt, u.token_ids AS own
-    FROM turn u JOIN t ON u.attempt = t.attempt AND u.step = t.step AND u.n = t.n
-    WHERE u.run_id = $run AND u.role = 'assistant' AND u.prompt_token_ids IS NOT NULL
-    QUALIFY dense_rank() OVER (PARTITION BY u.attempt, u.step ORDER BY u.n) <= {_TRAJECTORIES}),
-pairs AS (
-    SELECT attempt, step, n, turn, content, prompt, list_concat(prompt, own) AS whole, len(prompt) AS given, len(own) AS made,
-           lead(prompt) OVER w AS later, lead(turn) OVER w AS later_turn, first_value(prompt) OVER w AS goal
-    FROM given WINDOW w AS (PARTITION BY attempt, step, n ORDER BY turn)),
-tested AS (SELECT *, later[:len(whole)] <> whole AS rewritten FROM pairs WHERE later IS NOT NULL AND made IS NOT NULL)"""
+    FROM turn u JOIN trajectory t ON t.run_id = u.run_id AND t.attempt = u.attempt AND t.step = u.step AND t.n = u.n
+    WHERE {TRAINING} AND u.role = 'assistant' AND u.prompt_token_ids IS NOT NULL
+    QUALIFY dense_rank() OVER (PARTITION BY u.attempt, u.step ORDER BY u.n) <= {_TRAJECTORIES})"""
 
-_QUERY = f"""
-WITH {_PAIRS},
-trajectories AS (
-    SELECT attempt, step, n, bool_or(rewritten) AS rewritten, count(*) FILTER (rewritten) AS cuts,
-           count(*) FILTER (len(later) <= len(whole) AND later_turn > turn + 1) AS empty, count(*) AS pairs,
-           min(turn) FILTER (rewritten) AS first
-    FROM tested GROUP BY ALL),
-ends AS (
-    SELECT attempt, step, n, bool_and(prompt[:len(goal)] = goal) AS goal_kept, max(given) AS longest FROM pairs
-    GROUP BY ALL HAVING count(*) > 1),
--- What the trainer had before its last token of the policy, against what the engine had; the trainer's arrays may lack the prompt.
-last AS (
-    SELECT e.attempt, e.step, e.n, list_concat(e.prompt, e.own) AS engine,
-           k.token_ids[:len(k.response_mask) + 1 - list_position(list_reverse(k.response_mask), 1)] AS trainer
-    FROM given e JOIN token k ON k.run_id = $run AND k.attempt = e.attempt AND k.step = e.step AND k.n = e.n
-    WHERE e.own IS NOT NULL AND k.token_ids IS NOT NULL AND list_contains(k.response_mask, 1)
-    QUALIFY e.turn = max(e.turn) OVER (PARTITION BY e.attempt, e.step, e.n)
-            AND count(*) OVER (PARTITION BY e.attempt, e.step, e.n) > 1),
-compared AS (
-    SELECT attempt, step, avg((len(trainer) > len(engine) OR engine[len(engine) - len(trainer) + 1:] <> trainer)::INT) AS differs
-    FROM last GROUP BY ALL),
-kept AS (SELECT attempt, step, avg(goal_kept::INT) AS goal, avg(longest) AS longest FROM ends GROUP BY ALL)
-SELECT attempt, step,
-    count(pairs) AS "fact.context.n",
-    avg(rewritten::INT) AS "fact.context.rewritten_frac",
-    min(n) FILTER (rewritten) AS "fact.context.rewritten.example",
-    avg(first) FILTER (rewritten) AS "fact.context.rewritten.turn",
-    avg(1 + cuts) AS "fact.context.segments",
-    sum(empty) / nullif(sum(pairs), 0) AS "fact.context.empty_delta_frac",
-    any_value(differs) AS "fact.context.trainer_differs_frac",
-    any_value(goal) AS "fact.context.goal_kept_frac",
-    any_value(longest) AS "fact.context.prompt_tokens"
-FROM kept FULL JOIN trajectories USING (attempt, step) FULL JOIN compared USING (attempt, step)
-GROUP BY attempt, step ORDER BY attempt, step"""
+_SIZES = f"""
+SELECT u.attempt, u.step, sum(len(u.prompt_token_ids)) AS tokens
+FROM turn u JOIN trajectory t ON t.run_id = u.run_id AND t.attempt = u.attempt AND t.step = u.step AND t.n = u.n
+WHERE {TRAINING} AND u.role = 'assistant' AND u.prompt_token_ids IS NOT NULL GROUP BY ALL ORDER BY u.attempt, u.step"""
 
-_DIFFERENCES = f"""
-WITH {_PAIRS},
-told AS (
-    SELECT *, list(given) OVER w AS starts, list(contains(content, '</think>') OR starts_with(ltrim(content), '<think')) OVER w AS thinking
-    FROM tested WINDOW w AS (PARTITION BY attempt, step, n ORDER BY turn))
-SELECT attempt, step, [coalesce(x, -1) for x in whole] AS whole, [coalesce(x, -1) for x in later] AS later, starts, thinking FROM told
-WHERE rewritten QUALIFY row_number() OVER (PARTITION BY attempt, step ORDER BY n, turn) <= {_READ} ORDER BY attempt, step"""
+_TURNS = f"""
+WITH {_CHOSEN.replace(TRAINING, TRAINING + " AND t.attempt = $of AND t.step BETWEEN $first AND $last")}
+SELECT attempt, step, n, turn, prompt, own, contains(content, '</think>') OR starts_with(ltrim(content), '<think') AS thinks
+FROM chosen ORDER BY step, n, turn"""
+
+# What the trainer had up to its last token of the policy; its arrays may lack the prompt.
+_TRAINED = f"""
+SELECT t.step, t.n, k.token_ids[:len(k.response_mask) + 1 - list_position(list_reverse(k.response_mask), 1)] AS ids
+FROM trajectory t JOIN token k ON k.run_id = t.run_id AND k.attempt = t.attempt AND k.step = t.step AND k.n = t.n
+WHERE {TRAINING} AND t.has_tokens AND t.attempt = $of AND t.step BETWEEN $first AND $last
+      AND k.token_ids IS NOT NULL AND list_contains(k.response_mask, 1)"""
 
 _TEXTS = f"""
 SELECT attempt, step, unnest(token_ids) AS id, unnest(token_texts) AS text
@@ -163,48 +135,171 @@ def by_text(old: str, new: str) -> Kind:
     return "reserialised" if sorted("".join(old.split())) == sorted("".join(new.split())) else "other"
 
 
+_SEEN = ("attempt", "step", "n", "pairs", "cuts", "first", "empty", "goal_kept", "longest", "differs")
+
+
+class _Turn(NamedTuple):
+    number: int
+    prompt: Ids
+    own: Ids | None
+    thinks: bool
+
+
+@dataclass
+class _Rows:
+    """What was seen of every tested trajectory, and the differences read, each with its place."""
+
+    trajectories: dict[str, list[float]] = field(default_factory=lambda: {name: [] for name in _SEEN})
+    differences: dict[str, list[Any]] = field(default_factory=lambda: {name: [] for name in ("attempt", "step", "whole", "later")})
+    found: list[Difference] = field(default_factory=list)
+    kinds: list[Kind | None] = field(default_factory=list)
+
+
 def context_facts(data: RunData, after: Position | None) -> FactSeries:
-    """Facts of context, reduced to steps; absent where no turn's prompt tokens are written."""
+    """Facts of context, reduced to steps; absent where no turn's prompt tokens are written.
+
+    Arrays are compared here, a few steps at a time: the database would copy every prompt several times over.
+    """
     if not data.store.rows("SELECT 1 FROM turn WHERE run_id = ? AND prompt_token_ids IS NOT NULL LIMIT 1", [data.run.run_id]):
         return {}
-    columns = data.store.columns(_QUERY, parameters(data, after))
-    result = as_series(columns, [name for name in columns if name.startswith("fact.")])
-    return result | _differences(data, after)
+    found = parameters(data, after)
+    rows = _Rows()
+    for attempt, first, last in _chunks(data.store.rows(_SIZES, found)):
+        window = {**found, "of": attempt, "first": first, "last": last}
+        trained = data.store.columns(_TRAINED, window)
+        had = {(int(s), int(n)): ids for s, n, ids in zip(trained["step"], trained["n"], trained["ids"], strict=True)}
+        for (step, n), turns in _conversations(data.store.columns(_TURNS, window)):
+            if len(turns) > 1:
+                _test(rows, (attempt, step, n), turns, had.get((step, n)))
+    return _shares(rows) | _differences(data, after, rows)
 
 
-def _differences(data: RunData, after: Position | None) -> FactSeries:
-    """What the first rewritten turns of each step look like."""
-    rows = data.store.columns(_DIFFERENCES, parameters(data, after))
-    count = len(rows["step"])
-    if not count:
+def _chunks(sizes: Sequence[tuple[int, int, int]]) -> Iterator[tuple[int, int, int]]:
+    """Attempt, first and last step of windows that hold few enough tokens."""
+    start, size = 0, 0
+    for at, (attempt, _, tokens) in enumerate(sizes):
+        if at > start and (size + tokens > _CHUNK or attempt != sizes[start][0]):
+            yield sizes[start][0], sizes[start][1], sizes[at - 1][1]
+            start, size = at, 0
+        size += tokens
+    if sizes:
+        yield sizes[start][0], sizes[start][1], sizes[-1][1]
+
+
+def _conversations(rows: Columns) -> Iterator[tuple[tuple[int, int], list[_Turn]]]:
+    """The turns of each trajectory, by step and n."""
+    turns: list[_Turn] = []
+    place = (-1, -1)
+    columns = (rows[name].tolist() for name in ("step", "n", "turn", "thinks"))
+    for step, n, number, thinks, prompt, own in zip(*columns, rows["prompt"], rows["own"], strict=True):
+        if (step, n) != place and turns:
+            yield place, turns
+            turns = []
+        place = (step, n)
+        turns.append(_Turn(number, _ids(prompt), None if own is None or own is np.ma.masked else _ids(own), thinks is True))
+    if turns:
+        yield place, turns
+
+
+def _ids(values: Any) -> Ids:
+    """Token ids; a null is -1."""
+    return np.asarray(np.ma.filled(values, -1)) if isinstance(values, np.ma.MaskedArray) else np.asarray(values)
+
+
+def _begins(later: Ids, first: Ids, second: Ids) -> bool:
+    """Whether an array begins with two others laid end to end."""
+    n = len(first)
+    return np.array_equal(later[:n], first) and np.array_equal(later[n : n + len(second)], second)
+
+
+def _test(rows: _Rows, place: tuple[int, int, int], turns: Sequence[_Turn], trained: Any) -> None:
+    pairs = [(turn, later) for turn, later in itertools.pairwise(turns) if turn.own is not None]
+    cuts = [(turn, later) for turn, later in pairs if not _begins(later.prompt, turn.prompt, turn.own)]  # type: ignore[arg-type]
+    goal, end = turns[0].prompt, turns[-1]
+    seen = {
+        "pairs": len(pairs),
+        "cuts": len(cuts) if pairs else np.nan,
+        "first": cuts[0][0].number if cuts else np.nan,
+        "empty": sum(later.number > turn.number + 1 and len(later.prompt) <= len(turn.prompt) + len(turn.own) for turn, later in pairs),  # type: ignore[arg-type]
+        "goal_kept": all(np.array_equal(turn.prompt[: len(goal)], goal) for turn in turns),
+        "longest": max(len(turn.prompt) for turn in turns),
+        "differs": np.nan if trained is None or end.own is None else _differs(np.concatenate([end.prompt, end.own]), _ids(trained)),
+    }
+    for name, value in (*zip(("attempt", "step", "n"), place, strict=True), *seen.items()):
+        rows.trajectories[name].append(float(value))
+    kept = rows.differences["step"]
+    for turn, later in cuts[: max(0, _READ - (kept[-_READ:].count(place[1])))]:
+        whole = np.concatenate([turn.prompt, turn.own])
+        before = [t for t in turns if t.number <= turn.number]
+        rows.found.append(difference(whole, later.prompt))
+        starts = [len(t.prompt) for t in before]
+        rows.kinds.append(kind(rows.found[-1], len(whole), len(later.prompt), starts, [t.thinks for t in before]))
+        for name, item in zip(rows.differences, (place[0], place[1], whole, later.prompt), strict=True):
+            rows.differences[name].append(item)
+
+
+def _differs(engine: Ids, trainer: Ids) -> bool:
+    return len(trainer) > len(engine) or not np.array_equal(engine[len(engine) - len(trainer) :], trainer)
+
+
+def _shares(rows: _Rows) -> FactSeries:
+    """Shares and means over the tested trajectories of each step."""
+    x = {name: np.array(values, np.float64) for name, values in rows.trajectories.items()}
+    if not len(x["step"]):
         return {}
-    kinds: list[Kind | None] = []
-    found: list[Difference] = []
-    for whole, later, starts, thinking in zip(rows["whole"], rows["later"], rows["starts"], rows["thinking"], strict=True):
-        found.append(difference(np.asarray(whole, np.int64), np.asarray(later, np.int64)))
-        kinds.append(kind(found[-1], len(whole), len(later), starts, thinking))
-    short = [row for row in range(count) if kinds[row] is None]
-    kinds = _read(data, after, rows, found, kinds, short) if short else kinds
-    index = StepIndex(rows["attempt"], rows["step"])
+    index = StepIndex(x["attempt"].astype(np.int64), x["step"].astype(np.int64))
+    cut = np.where(np.isnan(x["cuts"]), np.nan, x["cuts"] > 0)
+    tested = index.count(x["pairs"] > 0)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        empty = index.mean(x["empty"] / x["pairs"], x["pairs"] > 0, x["pairs"])
+    return index.series(
+        {
+            "fact.context.n": np.where(tested > 0, tested, np.nan),
+            "fact.context.rewritten_frac": index.mean(cut),
+            "fact.context.rewritten.example": -index.most(-x["n"], cut == 1),
+            "fact.context.rewritten.turn": index.mean(x["first"]),
+            "fact.context.segments": index.mean(1 + x["cuts"]),
+            "fact.context.empty_delta_frac": empty,
+            "fact.context.trainer_differs_frac": index.mean(x["differs"]),
+            "fact.context.goal_kept_frac": index.mean(x["goal_kept"]),
+            "fact.context.prompt_tokens": index.mean(x["longest"]),
+        }
+    )
+
+
+def _differences(data: RunData, after: Position | None, rows: _Rows) -> FactSeries:
+    """What the first rewritten turns of each step look like."""
+    found, kinds = rows.found, rows.kinds
+    if not found:
+        return {}
+    places: Columns = {name: np.array(rows.differences[name], np.int64) for name in ("attempt", "step")}
+    short = [row for row in range(len(found)) if kinds[row] is None]
+    if short:
+        kinds = _read(data, after, {**places, **{k: rows.differences[k] for k in ("whole", "later")}}, found, kinds, short)
+    index = StepIndex(places["attempt"], places["step"])
     named = {f"fact.context.{name}_frac": index.mean(np.array([k == name for k in kinds], np.float64)) for name in KINDS}
     return index.series(
         {
             **named,
             "fact.context.short_frac": index.mean(np.array([k is None for k in kinds], np.float64)),
             "fact.context.position": index.mean(np.array([d.at for d in found], np.float64)),
-            "fact.context.dropped": index.mean(_dropped(found, rows)),
+            "fact.context.dropped": index.mean(_dropped(found, rows.differences["whole"])),
         }
     )
 
 
-def _dropped(found: Sequence[Difference], rows: Columns) -> Floats:
+def _dropped(found: Sequence[Difference], wholes: Sequence[Ids]) -> Floats:
     """Tokens dropped at the first difference; where the two never meet again, all of the old tokens behind it."""
-    lengths = (len(whole) for whole in rows["whole"])
-    return np.array([n - d.at if d.dropped is None else d.dropped for d, n in zip(found, lengths, strict=True)], np.float64)
+    return np.array([len(w) - d.at if d.dropped is None else d.dropped for d, w in zip(found, wholes, strict=True)], np.float64)
 
 
 def _read(
-    data: RunData, after: Position | None, rows: Columns, found: Sequence[Difference], kinds: list[Kind | None], short: Sequence[int]
+    data: RunData,
+    after: Position | None,
+    rows: Mapping[str, Any],
+    found: Sequence[Difference],
+    kinds: list[Kind | None],
+    short: Sequence[int],
 ) -> list[Kind | None]:
     """The kinds, with short differences told apart where the texts of all their tokens are known from the same step."""
     steps = sorted({int(rows["step"][row]) for row in short})
