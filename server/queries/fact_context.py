@@ -36,28 +36,31 @@ _TEXT_ROWS = 16
 _CHUNK = 20_000_000
 """Tokens of prompts read at a time (80 MB), so that memory does not grow with the run; each time reads the whole of a row group."""
 
-_CHOSEN = f"""
-chosen AS (
-    SELECT u.attempt, u.step, u.n, u.turn, u.content, u.prompt_token_ids AS prompt, u.token_ids AS own
-    FROM turn u JOIN trajectory t ON t.run_id = u.run_id AND t.attempt = u.attempt AND t.step = u.step AND t.n = u.n
-    WHERE {TRAINING} AND u.role = 'assistant' AND u.prompt_token_ids IS NOT NULL
-    QUALIFY dense_rank() OVER (PARTITION BY u.attempt, u.step ORDER BY u.n) <= {_TRAJECTORIES})"""
-
 _SIZES = f"""
 SELECT u.attempt, u.step, sum(len(u.prompt_token_ids)) AS tokens
 FROM turn u JOIN trajectory t ON t.run_id = u.run_id AND t.attempt = u.attempt AND t.step = u.step AND t.n = u.n
 WHERE {TRAINING} AND u.role = 'assistant' AND u.prompt_token_ids IS NOT NULL GROUP BY ALL ORDER BY u.attempt, u.step"""
 
+_WINDOW = f"{TRAINING} AND t.attempt = $of AND t.step BETWEEN $first AND $last"
+
+# Sorted after it was read: a sort in the database would move the arrays.
 _TURNS = f"""
-WITH {_CHOSEN.replace(TRAINING, TRAINING + " AND t.attempt = $of AND t.step BETWEEN $first AND $last")}
-SELECT attempt, step, n, turn, prompt, own, contains(content, '</think>') OR starts_with(ltrim(content), '<think') AS thinks
-FROM chosen ORDER BY step, n, turn"""
+WITH chosen AS (
+    SELECT attempt, step, n FROM (
+        SELECT DISTINCT t.attempt, t.step, t.n
+        FROM turn u JOIN trajectory t ON t.run_id = u.run_id AND t.attempt = u.attempt AND t.step = u.step AND t.n = u.n
+        WHERE {_WINDOW} AND u.role = 'assistant' AND u.prompt_token_ids IS NOT NULL)
+    QUALIFY row_number() OVER (PARTITION BY attempt, step ORDER BY n) <= {_TRAJECTORIES})
+SELECT u.step, u.n, u.turn, u.prompt_token_ids AS prompt, u.token_ids AS own,
+       contains(u.content, '</think>') OR starts_with(ltrim(u.content), '<think') AS thinks
+FROM turn u JOIN chosen c ON c.attempt = u.attempt AND c.step = u.step AND c.n = u.n
+WHERE u.run_id = $run AND u.role = 'assistant' AND u.prompt_token_ids IS NOT NULL"""
 
 # What the trainer had up to its last token of the policy; its arrays may lack the prompt.
 _TRAINED = f"""
 SELECT t.step, t.n, k.token_ids[:len(k.response_mask) + 1 - list_position(list_reverse(k.response_mask), 1)] AS ids
 FROM trajectory t JOIN token k ON k.run_id = t.run_id AND k.attempt = t.attempt AND k.step = t.step AND k.n = t.n
-WHERE {TRAINING} AND t.has_tokens AND t.attempt = $of AND t.step BETWEEN $first AND $last
+WHERE {_WINDOW} AND t.has_tokens
       AND k.token_ids IS NOT NULL AND list_contains(k.response_mask, 1)"""
 
 _TEXTS = f"""
@@ -190,13 +193,14 @@ def _conversations(rows: Columns) -> Iterator[tuple[tuple[int, int], list[_Turn]
     """The turns of each trajectory, by step and n."""
     turns: list[_Turn] = []
     place = (-1, -1)
-    columns = (rows[name].tolist() for name in ("step", "n", "turn", "thinks"))
-    for step, n, number, thinks, prompt, own in zip(*columns, rows["prompt"], rows["own"], strict=True):
+    order = np.lexsort((rows["turn"], rows["n"], rows["step"]))
+    columns = (rows[name][order] for name in ("step", "n", "turn", "thinks", "prompt", "own"))
+    for step, n, number, thinks, prompt, own in zip(*columns, strict=True):
         if (step, n) != place and turns:
             yield place, turns
             turns = []
-        place = (step, n)
-        turns.append(_Turn(number, _ids(prompt), None if own is None or own is np.ma.masked else _ids(own), thinks is True))
+        place = (int(step), int(n))
+        turns.append(_Turn(int(number), _ids(prompt), None if own is None or own is np.ma.masked else _ids(own), bool(thinks == 1)))
     if turns:
         yield place, turns
 
