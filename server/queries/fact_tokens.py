@@ -52,7 +52,8 @@ s AS (
            avg(d) FILTER (place < turn_end) AS d_first, avg(d) FILTER (place > turn_end) AS d_later,
            sum(d) FILTER (r < ln(0.05)) AS d_rare, count(*) FILTER (d > 0.05) AS apart, corr(o, r) FILTER (d IS NOT NULL) AS same,
            corr(o, r_next) FILTER (pair) AS forth, corr(o_next, r) FILTER (pair) AS back,
-           count(u) AS updated, sum(abs(u)) AS u_abs, avg(u) AS u_mean, max(abs(u)) AS u_most,
+           count(u) AS updated, sum(abs(u)) AS u_abs, avg(u) AS u_mean, max(abs(u)) AS u_most, sum(u * u) AS u_square,
+           count(*) FILTER (u NOT BETWEEN ln(0.9) AND ln(1.1)) AS u_outside,
            sum(l) AS trained, sum(l) FILTER (NOT own) AS extra, sum(l) FILTER (place < coalesce(start, prompt_tokens + 1)) AS in_prompt,
            count(l) AS masked, count(*) FILTER (own) AS policy, count(*) FILTER (own AND l = 0) AS missing,
            max_by(l, place) FILTER (own) AS last_trained, sum(e) FILTER (own) AS e_own, count(e) FILTER (own) AS e_own_n,
@@ -118,8 +119,13 @@ def _mismatch(rows: Columns, x: dict[str, Floats], index: StepIndex) -> dict[str
 def _update(x: dict[str, Floats], index: StepIndex) -> dict[str, Floats]:
     some = x["updated"] > 0
     up, down, separation, n = _sides(x, index)
+    tokens = np.maximum(x["updated"], 1)
+    signed, square = index.mean(x["u_mean"], some, x["updated"]), index.mean(x["u_square"] / tokens, some, x["updated"])
     return {
-        "fact.update.mean": index.mean(x["u_abs"] / np.maximum(x["updated"], 1), some, x["updated"]),
+        "fact.update.sd": np.sqrt(np.maximum(square - signed**2, 0)),
+        "fact.update.signed": signed,
+        "fact.update.outside_frac": index.mean(x["u_outside"] / tokens, some, x["updated"]),
+        "fact.update.mean": index.mean(x["u_abs"] / tokens, some, x["updated"]),
         "fact.update.positive": up,
         "fact.update.negative": down,
         "fact.sign.separation": separation,

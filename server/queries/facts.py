@@ -2,6 +2,8 @@
 
 Only training trajectories count (split train, or no split). A fact whose fields a run does not write is absent, never 0.
 FACTS (fact_list) says what each one means; the queries are in the fact_* modules beside this one.
+FACTS says what each one means; the queries are in fact_trajectories, fact_groups, fact_tokens, fact_text and
+fact_repeats.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ from server.queries.fact_eval import eval_facts
 from server.queries.fact_groups import group_facts
 from server.queries.fact_mix import fixed_mix_facts, mix_facts
 from server.queries.fact_parts import part_facts
+from server.queries.fact_repeats import repeat_facts
 from server.queries.fact_script import script_facts
 from server.queries.fact_text import text_facts
 from server.queries.fact_tokens import token_facts
@@ -105,6 +108,9 @@ FACTS: dict[str, str] = {
     "fact.mismatch.shifted_frac": "0..1, fresh trajectories whose correlation is far better when moved by one token",
     "fact.mismatch.worst_frac": "0..1, trajectories of whose mean abs(old - rollout) exceeds ten times the median",
     "fact.update.mean": "nats, mean over tokens of abs(current - old log-prob)",
+    "fact.update.sd": "standard deviation over tokens of current - old log-prob, nats",
+    "fact.update.signed": "nats, mean over tokens of current - old log-prob",
+    "fact.update.outside_frac": "0..1, tokens whose ratio exp(current - old) lies outside 0.9 to 1.1",
     "fact.update.positive": "nats, mean over trajectories with positive advantage of current - old",
     "fact.update.negative": "nats, the same with negative advantage",
     "fact.sign.separation": "positive minus negative, over the pooled standard error; negative: the update went the wrong way",
@@ -158,6 +164,13 @@ FACTS: dict[str, str] = {
     "fact.context.short_frac": "0..1, a difference of a few tokens whose texts are not written",
     "fact.context.position": "tokens in common before the first difference, mean",
     "fact.context.dropped": "tokens dropped at the first difference, mean",
+    "fact.repeat.prompts": "different prompts of the step",
+    "fact.repeat.prompt_frac": "0..1, prompts of the step that an earlier step of the run had",
+    "fact.repeat.block_frac": "0..1, prompts of the step whose newest earlier use was in one and the same step",
+    "fact.repeat.distance": "steps back to that step",
+    "fact.repeat.response_frac": "0..1, responses with the very text that an earlier step gave to the same prompt",
+    "fact.repeat.attempt_frac": "0..1, responses with the text that an earlier attempt gave to the same prompt at the same step",
+    "fact.repeat.duplicate_frac": "0..1, trajectories whose id occurs more than once in the step",
 }
 """What every fact means. Besides: `fact.mix.task.{task}` and `fact.mix.lengths` shares, `fact.sign.separation.{task}`."""
 
@@ -168,6 +181,6 @@ def add_facts(data: RunData, after: Position | None = None) -> None:
     Reads the tables in one pass each, groups in the database and keeps one number a step, so that memory does not grow
     with the length of responses.
     """
-    for part in _PARTS:
+    for part in (trajectory_facts, mix_facts, group_facts, token_facts, text_facts, repeat_facts):
         for name, (attempts, steps, values) in part(data, after).items():
             data.add(name, attempts, steps, values, after=after)

@@ -89,6 +89,8 @@ class RunData:
     memo: dict[object, Any] = field(default_factory=dict)
     """For results that cost much and are asked for often, such as a detector's causal array over a whole chain; the key
     names the metric and the attempt. Emptied whenever rows are added, so it may be used without care."""
+    kept: dict[str, Any] = field(default_factory=dict)
+    """What fact modules keep from one refresh to the next, by module, so that they read new rows only."""
     _raw: dict[str, Placed] = field(default_factory=dict)
     _chains: dict[str, dict[int, Series]] = field(default_factory=dict)
     _grown: dict[str, dict[tuple[int, object], tuple[Steps, tuple[NDArray[Any], ...]]]] = field(default_factory=dict)

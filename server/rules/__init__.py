@@ -22,6 +22,7 @@ from server.rules.near_identical_responses import NearIdenticalResponses
 from server.rules.negative_samples_dominate import NegativeSamplesDominate
 from server.rules.non_finite import NonFinite
 from server.rules.repetition import Repetition
+from server.rules.resume_discontinuity import ResumeDiscontinuity
 from server.rules.reward_drop import RewardDrop
 from server.rules.reward_flat import RewardFlat
 from server.rules.run_stalled import RunStalled
@@ -36,6 +37,7 @@ RULES: tuple[Rule, ...] = (
     NonFinite(),
     AdvantageOrMaskFault(),
     ContextRewritten(),
+    ResumeDiscontinuity(),
     VerifierFault(),
     EvalBudgetChanged(),
     EngineMismatch(),
