@@ -45,6 +45,7 @@ v AS (
            CASE WHEN own AND isfinite(o) AND isfinite(r) THEN abs(o - r) END AS d,
            CASE WHEN own AND isfinite(o) AND isfinite(c) THEN c - o END AS u,
            CASE WHEN own AND isfinite(r) AND isfinite(e) THEN -r - e END AS x, 1 - exp(coalesce(o, r)) AS pull,
+           CASE WHEN own AND isfinite(r) AND isfinite(c) THEN abs(c - r) END AS e_gap,
            own AND coalesce(m_next, 1) = 1 AND isfinite(o_next) AND isfinite(r_next) AND isfinite(o) AND isfinite(r) AS pair
     FROM u),
 s AS (
@@ -53,6 +54,7 @@ s AS (
            sum(d) FILTER (r < ln(0.05)) AS d_rare, count(*) FILTER (d > 0.05) AS apart, corr(o, r) FILTER (d IS NOT NULL) AS same,
            corr(o, r_next) FILTER (pair) AS forth, corr(o_next, r) FILTER (pair) AS back,
            count(u) AS updated, sum(abs(u)) AS u_abs, avg(u) AS u_mean, max(abs(u)) AS u_most, sum(u * u) AS u_square,
+           sum(e_gap) AS gap_sum, count(e_gap) AS gaps,
            count(*) FILTER (u NOT BETWEEN ln(0.9) AND ln(1.1)) AS u_outside,
            sum(l) AS trained, sum(l) FILTER (NOT own) AS extra, sum(l) FILTER (place < coalesce(start, prompt_tokens + 1)) AS in_prompt,
            count(l) AS masked, count(*) FILTER (own) AS policy, count(*) FILTER (own AND l = 0) AS missing,
@@ -124,6 +126,7 @@ def _update(x: dict[str, Floats], index: StepIndex) -> dict[str, Floats]:
     return {
         "fact.update.sd": np.sqrt(np.maximum(square - signed**2, 0)),
         "fact.update.signed": signed,
+        "fact.update.engine": index.mean(x["gap_sum"] / np.maximum(x["gaps"], 1), x["gaps"] > 0, x["gaps"]),
         "fact.update.outside_frac": index.mean(x["u_outside"] / tokens, some, x["updated"]),
         "fact.update.mean": index.mean(x["u_abs"] / tokens, some, x["updated"]),
         "fact.update.positive": up,

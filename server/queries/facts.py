@@ -110,6 +110,7 @@ FACTS: dict[str, str] = {
     "fact.update.mean": "nats, mean over tokens of abs(current - old log-prob)",
     "fact.update.sd": "standard deviation over tokens of current - old log-prob, nats",
     "fact.update.signed": "nats, mean over tokens of current - old log-prob",
+    "fact.update.engine": "nats, mean over tokens of abs(current - rollout log-prob)",
     "fact.update.outside_frac": "0..1, tokens whose ratio exp(current - old) lies outside 0.9 to 1.1",
     "fact.update.positive": "nats, mean over trajectories with positive advantage of current - old",
     "fact.update.negative": "nats, the same with negative advantage",

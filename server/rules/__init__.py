@@ -5,6 +5,7 @@ from __future__ import annotations
 from server.rules.advantage_or_mask_fault import AdvantageOrMaskFault
 from server.rules.agent_loop_fault import AgentLoopFault
 from server.rules.base import Rule
+from server.rules.clip_while_on_policy import ClipWhileOnPolicy
 from server.rules.context_rewritten import ContextRewritten
 from server.rules.critic_unreliable import CriticUnreliable
 from server.rules.engine_mismatch import EngineMismatch
@@ -41,6 +42,7 @@ RULES: tuple[Rule, ...] = (
     VerifierFault(),
     EvalBudgetChanged(),
     EngineMismatch(),
+    ClipWhileOnPolicy(),
     StalenessHarm(),
     Truncation(),
     AgentLoopFault(),

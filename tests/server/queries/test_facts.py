@@ -192,6 +192,15 @@ def test_log_probs_moved_by_one_token_are_recognised(run: Build) -> None:
     assert value(data, "fact.mismatch.shifted_frac", 2) == value(data, "fact.mismatch.unrelated_frac", 2) == 0
 
 
+def test_the_update_is_told_by_its_spread_and_the_share_of_tokens_outside_a_tenth(run: Build) -> None:
+    row = {"response_mask": [1] * 4, "old_logprobs": [-1.0] * 4, "rollout_logprobs": [-1.1] * 4}
+    data = run([{**row, "current_logprobs": [-1.0, -0.8, -1.2, -1.0]}])
+    assert value(data, "fact.update.signed") == pytest.approx(0, abs=1e-6)
+    assert value(data, "fact.update.sd") == pytest.approx(math.sqrt(0.02), rel=1e-5)
+    assert value(data, "fact.update.outside_frac") == 0.5
+    assert value(data, "fact.update.engine") == pytest.approx(0.15, rel=1e-5)
+
+
 def test_the_sign_of_an_update_is_its_effect_on_good_and_bad_samples(run: Build) -> None:
     def sample(step: int, advantage: float, change: float) -> dict[str, Any]:
         return {"step": step, "advantage": advantage, "response_mask": [1, 1], "old_logprobs": [-1.0, -1.0],
