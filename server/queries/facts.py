@@ -1,9 +1,7 @@
 """Series derived from trajectory and token rows (`fact.*`), one value an (attempt, step), where their fields are written.
 
 Only training trajectories count (split train, or no split). A fact whose fields a run does not write is absent, never 0.
-FACTS (fact_list) says what each one means; the queries are in the fact_* modules beside this one.
-FACTS says what each one means; the queries are in fact_trajectories, fact_groups, fact_tokens, fact_text and
-fact_repeats.
+FACTS says what each one means; the queries are in the fact_* modules beside this one.
 """
 
 from __future__ import annotations
@@ -16,6 +14,7 @@ from server.queries.fact_parts import part_facts
 from server.queries.fact_repeats import repeat_facts
 from server.queries.fact_script import script_facts
 from server.queries.fact_text import text_facts
+from server.queries.fact_times import time_facts
 from server.queries.fact_tokens import token_facts
 from server.queries.fact_trajectories import trajectory_facts
 from server.queries.fact_turns import turn_facts
@@ -165,6 +164,9 @@ FACTS: dict[str, str] = {
     "fact.context.short_frac": "0..1, a difference of a few tokens whose texts are not written",
     "fact.context.position": "tokens in common before the first difference, mean",
     "fact.context.dropped": "tokens dropped at the first difference, mean",
+    "fact.seconds.rollout.tail": "seconds of the slowest response over the median one, of eight or more",
+    "fact.seconds.rollout.last_tenth": "0..1, share of the slowest response's seconds after nine tenths are done",
+    "fact.seconds.environment.share": "0..1, seconds in tools and environments over those of the rollouts",
     "fact.repeat.prompts": "different prompts of the step",
     "fact.repeat.prompt_frac": "0..1, prompts of the step that an earlier step of the run had",
     "fact.repeat.block_frac": "0..1, prompts of the step whose newest earlier use was in one and the same step",
@@ -182,6 +184,6 @@ def add_facts(data: RunData, after: Position | None = None) -> None:
     Reads the tables in one pass each, groups in the database and keeps one number a step, so that memory does not grow
     with the length of responses.
     """
-    for part in (trajectory_facts, mix_facts, group_facts, token_facts, text_facts, repeat_facts):
+    for part in (trajectory_facts, mix_facts, group_facts, token_facts, text_facts, repeat_facts, time_facts):
         for name, (attempts, steps, values) in part(data, after).items():
             data.add(name, attempts, steps, values, after=after)

@@ -22,6 +22,7 @@ from server.rules.mix_drift import MixDrift
 from server.rules.near_identical_responses import NearIdenticalResponses
 from server.rules.negative_samples_dominate import NegativeSamplesDominate
 from server.rules.non_finite import NonFinite
+from server.rules.pipeline_inefficiency import PipelineInefficiency
 from server.rules.repetition import Repetition
 from server.rules.resume_discontinuity import ResumeDiscontinuity
 from server.rules.reward_drop import RewardDrop
@@ -64,6 +65,7 @@ RULES: tuple[Rule, ...] = (
     ZeroVarianceGroups(),
     RunStalled(),
     MixDrift(),
+    PipelineInefficiency(),
     JointCollapse(),
 )
 """In the order of decision: deterministic faults first, measurement next, then engine, shape, distribution, optimiser, quality."""
