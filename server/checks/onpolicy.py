@@ -51,6 +51,15 @@ def distance(series: Series, rest: float) -> Series:
     return Series(series.steps, np.abs(series.values - rest))
 
 
+def off_steps(chain: Series, rest: float, limit: float, of: int, held: float) -> list[int]:
+    """Steps at which at least `held` of the last `of` finite points are further from rest than a limit."""
+    series = finite(chain)
+    off = np.concatenate(([0], np.cumsum(np.abs(series.values - rest) > limit)))
+    first = np.maximum(np.arange(len(series)) + 1 - of, 0)
+    counts = off[1:] - off[first]
+    return [int(step) for step in series.steps[counts >= held]]
+
+
 def trainer_disagrees(view: RunView, finding: Finding) -> CheckResult:
     """The trainer's two passes differ: one of them fits the engine's log-probs, and the other does not."""
     if from_engine(view) or not one_update(view):

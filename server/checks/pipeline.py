@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
 
 from server.checks.base import CheckResult, Finding, answer, cannot
 from server.checks.measure import finite, level, mean_of
@@ -142,21 +144,24 @@ def growth(times: StepTimes, onset: int) -> dict[str, tuple[float, float, float]
     return found
 
 
-def waiting(view: RunView, times: StepTimes | None, side: str) -> float | None:
-    """0..1, share of the step in which trainer or engine waits, median of the newest points; None where nothing tells it."""
+def waiting(view: RunView, found: Mapping[str, float], side: str) -> float | None:
+    """0..1, share of the step in which trainer or engine waits, of the newest points; None where nothing tells it. found: shares()."""
     idle, stage = ("idle.trainer_frac", "waiting for rollouts") if side == "trainer" else ("idle.rollout_frac", "waiting for weights")
-    if view.has(idle):
-        return level(view, idle, NEWEST)
-    return shares(times).get(stage) if times is not None else None
+    return level(view, idle, NEWEST) if view.has(idle) else found.get(stage)
 
 
-def discarded(view: RunView, newest: int = LASTING) -> tuple[str, float] | None:
-    """The metric that tells it and the share of generated work that is not trained on, median of the newest points."""
-    for metric, sign in (("tokens.trained_over_generated", -1), ("group.filtered_frac", 1), ("fact.kept_frac", -1)):
-        if view.has(metric):
-            found = level(view, metric, newest)
-            if found is not None:
-                return metric, max(0.0, 1 - found if sign < 0 else found)
+def discarded(view: RunView) -> tuple[str, float] | None:
+    """The metric that tells it and the share of generated work that is not trained on, median of the newest LASTING points."""
+    for metric, kept in (("tokens.trained_over_generated", True), ("group.filtered_frac", False), ("fact.kept_frac", True)):
+        key = ("discarded", metric, view.attempt, view.baseline_start)
+        if key not in view.data.memo:
+            chain = finite(view.data.chain(metric, view.attempt).since(view.baseline_start))
+            course = np.median(sliding_window_view(chain.values, LASTING), axis=1) if len(chain) >= LASTING else np.empty(0)
+            view.data.memo[key] = chain.steps[LASTING - 1 :], course
+        steps, course = view.data.memo[key]
+        at = int(np.searchsorted(steps, view.step, side="right")) - 1
+        if at >= 0:
+            return metric, max(0.0, 1 - float(course[at]) if kept else float(course[at]))
     return None
 
 
@@ -184,6 +189,11 @@ def _slow_since(times: StepTimes) -> int:
     return int(times.steps[end - int(times.lasting[end]) + 1])
 
 
+def _shares(view: RunView) -> dict[str, float]:
+    times = step_times(view, SLOWER)
+    return {} if times is None else shares(times)
+
+
 def _blame(id: str, view: RunView, finding: Finding, stage: str) -> CheckResult:
     found = _share_or_growth(view, finding, stage)
     if found is None:
@@ -193,7 +203,7 @@ def _blame(id: str, view: RunView, finding: Finding, stage: str) -> CheckResult:
 
 def generation_bound(view: RunView, finding: Finding) -> CheckResult:
     """Generation: most of the step's time or of its growth, or a trainer that waits for rollouts."""
-    idle = waiting(view, step_times(view, SLOWER), "trainer")
+    idle = waiting(view, _shares(view), "trainer")
     if idle is not None and idle > 0.3:
         return answer("generation_bound", True, False, {"trainer_waits": idle}, f"the trainer waits for {idle:.0%} of the step")
     return _blame("generation_bound", view, finding, "generation")
@@ -206,7 +216,7 @@ def verifier_blocks(view: RunView, finding: Finding) -> CheckResult:
 
 def synchronisation(view: RunView, finding: Finding) -> CheckResult:
     """Weight synchronisation: most of the step's time or of its growth, or an engine that waits for weights."""
-    idle = waiting(view, step_times(view, SLOWER), "engine")
+    idle = waiting(view, _shares(view), "engine")
     if idle is not None and idle > 0.3:
         return answer("synchronisation", True, False, {"engine_waits": idle}, f"the engine waits for {idle:.0%} of the step")
     return _blame("synchronisation", view, finding, "weight synchronisation")

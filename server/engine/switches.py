@@ -30,6 +30,17 @@ _TRL_ENGINE = (
     "sampling/importance_sampling_ratio/*)"
 )
 _TRL_TOKENS = "TRL writes no token ids or log-probabilities to a file: write rollouts.jsonl (native format) from a callback"
+_ENGINE_METRICS = (
+    "the trainer logs none of its engine's figures: read vLLM's /metrics endpoint (vllm:num_preemptions_total, "
+    "vllm:gpu_cache_usage_perc, or vllm:kv_cache_usage_perc in newer releases, vllm:num_requests_waiting) and log them under this name"
+)
+_VERL_TIMES = "verl logs timing_s/* without a setting, and fully_async/*/idle_ratio in its fully asynchronous trainer only"
+_TRL_TIMES = (
+    "TRL logs step_time, and profiling/* to wandb or mlflow under names of its own: time the stages in a callback and log them under these"
+)
+_NATIVE_TIMES = "write the stages' seconds (time.rollout_s, time.verify_s, time.update_s, time.sync_s, time.step_s) to metrics.jsonl"
+_IDS = "write prompt, response and a trajectory_id that is unique within its step to rollouts.jsonl"
+_SECONDS = "write seconds (an object with rollout, verify, environment) for each trajectory to rollouts.jsonl"
 _NATIVE = "write it to metrics.jsonl under this name"
 _NATIVE_TOKENS = "write the token arrays (token_ids, response_mask, loss_mask, rollout_logprobs, old_logprobs) to rollouts.jsonl"
 _NATIVE_ROLLOUTS = (
@@ -65,7 +76,7 @@ _TOKEN_FACTS = ("mismatch", "update", "sign", "mask", "entropy", "logprob", "tok
 
 
 def _tokens(how: str) -> tuple[tuple[str, str], ...]:
-    return tuple((f"fact.{name}.*", how) for name in _TOKEN_FACTS)
+    return (("fact.seconds.*", _SECONDS), *((f"fact.{name}.*", how) for name in _TOKEN_FACTS))
 
 
 def _turns(turns: str, context: str) -> tuple[tuple[str, str], ...]:
@@ -85,7 +96,11 @@ _HOW: dict[str, tuple[tuple[str, str], ...]] = {
         ("fact.mix.*", _VERL_TASKS),
         ("fact.task.*", _VERL_TASKS),
         ("fact.reward.part.*", "return the parts from the reward function as a dict and set " + _VERL_DUMP),
+        ("fact.repeat.duplicate_frac", "verl writes no trajectory ids to its dumps before 0.9: " + _IDS),
         ("fact.*", _VERL_DUMP),
+        ("time.*", _VERL_TIMES),
+        ("idle.*", _VERL_TIMES),
+        ("engine.*", _ENGINE_METRICS),
         ("mismatch.*", _VERL_ENGINE),
         ("is.*", "algorithm.rollout_correction.rollout_is=token with " + _VERL_ENGINE),
         ("lag.*", _VERL_ASYNC),
@@ -117,6 +132,9 @@ _HOW: dict[str, tuple[tuple[str, str], ...]] = {
         ("fact.task.*", _TRL_TASKS),
         ("reward.fn.*", "several functions in reward_funcs (TRL logs rewards/NAME/mean for each)"),
         ("fact.*", _TRL_DUMP),
+        ("time.*", _TRL_TIMES),
+        ("idle.*", _TRL_TIMES),
+        ("engine.*", _ENGINE_METRICS),
         ("mismatch.*", _TRL_ENGINE),
         ("is.*", _TRL_ENGINE),
         ("lag.*", "AsyncGRPOTrainer with max_staleness; it logs no staleness: write policy_version for each trajectory to rollouts.jsonl"),
@@ -145,7 +163,10 @@ _HOW: dict[str, tuple[tuple[str, str], ...]] = {
         ("fact.task.*", _NATIVE_TASKS),
         ("fact.reward.part.*", _NATIVE_PARTS),
         ("reward.fn.*", _NATIVE + ", or " + _NATIVE_PARTS),
+        ("fact.repeat.*", _IDS),
         ("fact.*", _NATIVE_ROLLOUTS),
+        ("time.*", _NATIVE_TIMES),
+        ("engine.*", _ENGINE_METRICS),
         ("lag.*", _NATIVE + ", or policy_version and trainer_version for each trajectory to rollouts.jsonl"),
         ("config.*", "write it to config.json"),
         ("*", _NATIVE),
@@ -157,7 +178,9 @@ _HOW: dict[str, tuple[tuple[str, str], ...]] = {
         ("fact.mix.*", _NATIVE_TASKS),
         ("fact.task.*", _NATIVE_TASKS),
         ("fact.reward.part.*", _NATIVE_PARTS),
+        ("fact.repeat.*", _IDS),
         ("fact.*", _NATIVE_ROLLOUTS),
+        ("engine.*", _ENGINE_METRICS),
         ("config.*", "put the trainer's configuration beside the log as config.json"),
         ("*", "add a column with this name to the log"),
     ),

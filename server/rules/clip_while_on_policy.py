@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import server.checks.engine as engine
 import server.checks.onpolicy as onpolicy
-from server.checks.measure import finding, finite, fresh, points
+from server.checks.measure import finding, fresh, points
 from server.detectors.level import beyond, since
 from server.queries.view import RunView
 from server.rules.base import SEVERITIES, Finding, Hypothesis, Param, Severity, Status, hypothesis
@@ -89,10 +89,22 @@ class ClipWhileOnPolicy:
 
     def evaluate(self, view: RunView) -> Sequence[Finding]:
         """The gravest deviation of the ratio from 1, where it must be 1."""
-        signs = [sign for test in self._tests(view) if (sign := self._beyond(view, test)) is not None]
-        if not signs or not onpolicy.must_be_one(view):
+        if view.step not in self._suspects(view) or not onpolicy.must_be_one(view):
             return ()
-        return (max(signs, key=lambda f: SEVERITIES.index(f.severity)),)
+        signs = [sign for test in self._tests(view) if (sign := self._beyond(view, test)) is not None]
+        return (max(signs, key=lambda f: SEVERITIES.index(f.severity)),) if signs else ()
+
+    def _suspects(self, view: RunView) -> frozenset[int]:
+        """Steps of the chain at which some test's newest points lie beyond its limit: hardly any of a sound run, and read once."""
+        key = (self.code, view.attempt, *view.params.values())
+        found: frozenset[int] | None = view.data.memo.get(key)
+        if found is None:
+            size, held = int(view.params["points"]), view.params["held"]
+            steps: set[int] = set()
+            for metric, rest, limit in ((_RATIO, 1.0, "ratio"), ("kl.old", 0.0, "kl"), *((clip, 0.0, "none") for clip in _CLIPS)):
+                steps.update(onpolicy.off_steps(view.data.chain(metric, view.attempt), rest, view.params[limit], size, held))
+            found = view.data.memo[key] = frozenset(steps)
+        return found
 
     def _tests(self, view: RunView) -> Iterator[_Test]:
         exact = not onpolicy.from_engine(view)
@@ -109,9 +121,9 @@ class ClipWhileOnPolicy:
 
     def _beyond(self, view: RunView, test: _Test) -> Finding | None:
         series, p = points(view, test.metric), view.params
-        if not len(series) or abs(series.values[-int(p["points"]) :] - test.rest).max() <= p[test.limit] or not fresh(view, series):
+        if not fresh(view, series):
             return None
-        off = onpolicy.distance(finite(series), test.rest)
+        off = onpolicy.distance(series, test.rest)
         if beyond(off.values, p[test.limit], int(p["points"])) < p["held"]:
             return None
         at = since(off.values, p[test.limit], allowed=2)

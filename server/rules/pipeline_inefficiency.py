@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import server.checks.pipeline as pipeline
 from server.checks.engine import lagging
@@ -91,20 +91,21 @@ class PipelineInefficiency:
         times = pipeline.step_times(view, view.params["slower"])
         if times is not None and int(times.steps[-1]) != view.step:
             times = None
-        found = max(self._signs(view, times), key=lambda f: SEVERITIES.index(f.severity), default=None)
+        shares = {} if times is None else pipeline.shares(times)
+        found = max(self._signs(view, times, shares), key=lambda f: SEVERITIES.index(f.severity), default=None)
         return () if found is None else (found,)
 
-    def _signs(self, view: RunView, times: StepTimes | None) -> Iterator[Finding]:
+    def _signs(self, view: RunView, times: StepTimes | None, shares: Mapping[str, float]) -> Iterator[Finding]:
         yield from self._discarded(view)
-        waits = {side: pipeline.waiting(view, times, side) or 0.0 for side in ("trainer", "engine")}
-        yield from self._waiting(view, times, waits)
+        waits = {side: pipeline.waiting(view, shares, side) or 0.0 for side in ("trainer", "engine")}
+        yield from self._waiting(view, shares, waits)
         if times is not None:
-            yield from self._slower(view, times)
-            yield from self._sequential(view, times, max(waits.values()))
-            yield from self._tail(view, times)
-            yield from self._stage(view, times)
+            yield from self._slower(view, times, shares)
+            yield from self._sequential(view, times, shares, max(waits.values()))
+            yield from self._tail(view, shares.get("generation", 0.0))
+            yield from self._stage(view, times, shares)
 
-    def _slower(self, view: RunView, times: StepTimes) -> Iterator[Finding]:
+    def _slower(self, view: RunView, times: StepTimes, shares: Mapping[str, float]) -> Iterator[Finding]:
         points, p = int(times.lasting[-1]), view.params
         if points < p["lasting"]:
             return
@@ -122,7 +123,7 @@ class PipelineInefficiency:
             f"a step takes {times.total[-1]:.3g} s, {ratio:.2f} times its baseline, for {points} points since step {onset}: {why}{more}"
         )
         metric = "time.step_s" if times.logged or not stage else next(m for m in STAGES[stage] if view.has(m))
-        yield finding(view, self.name, severity, onset, summary, metric, *self._longest(view, times), "length.response.mean")
+        yield finding(view, self.name, severity, onset, summary, metric, *self._longest(view, shares), "length.response.mean")
 
     def _work(self, view: RunView, onset: int) -> float:
         """Generated tokens of the steps since an onset over those before; 1 where they are not logged."""
@@ -134,14 +135,14 @@ class PipelineInefficiency:
         return median(new) / median(old) if len(old) and len(new) and median(old) > 0 else 1.0
 
     def _discarded(self, view: RunView) -> Iterator[Finding]:
-        found, p = pipeline.discarded(view, LASTING), view.params
-        if found is None or found[1] <= p["discarded_watch"] or len(view.series(found[0])) < LASTING:
+        found, p = pipeline.discarded(view), view.params
+        if found is None or found[1] <= p["discarded_watch"]:
             return
         severity: Severity = "warn" if found[1] > p["discarded_warn"] else "watch"
         summary = f"{found[1]:.0%} of what is generated is not trained on (median of {LASTING} points)"
         yield finding(view, self.name, severity, view.step, summary, found[0], "tokens.generated", "tokens.trained")
 
-    def _waiting(self, view: RunView, times: StepTimes | None, waits: dict[str, float]) -> Iterator[Finding]:
+    def _waiting(self, view: RunView, shares: Mapping[str, float], waits: dict[str, float]) -> Iterator[Finding]:
         side = max(waits, key=lambda s: waits[s])
         if waits[side] <= view.params["waiting"]:
             return
@@ -152,40 +153,38 @@ class PipelineInefficiency:
         summary = (
             f"the {side} waits for {other} for {waits[side]:.0%} of the step, bound by {bound}; at most {gain:.1f} times as fast without"
         )
-        yield finding(view, self.name, "watch", view.step, summary, metric, *self._longest(view, times))
+        yield finding(view, self.name, "watch", view.step, summary, metric, *self._longest(view, shares))
 
-    def _sequential(self, view: RunView, times: StepTimes, waits: float) -> Iterator[Finding]:
-        if not (lagging(view) or (view.config.get("lag_limit") or 0) != 0):
+    def _sequential(self, view: RunView, times: StepTimes, shares: Mapping[str, float], waits: float) -> Iterator[Finding]:
+        limit = view.config.get("lag_limit")
+        if not times.logged or not (lagging(view) if limit is None else limit != 0):
             return
         factor = pipeline.overlap(times)
         if factor is None or factor >= view.params["overlap"]:
             return
         severity: Severity = "warn" if waits > view.params["waiting"] else "watch"
         summary = f"stages run one after the other (overlap factor {max(factor, 0):.2f}) although samples may be older than the policy"
-        yield finding(view, self.name, severity, view.step, summary, "time.step_s", *self._longest(view, times))
+        yield finding(view, self.name, severity, view.step, summary, "time.step_s", *self._longest(view, shares))
 
-    def _tail(self, view: RunView, times: StepTimes) -> Iterator[Finding]:
+    def _tail(self, view: RunView, share: float) -> Iterator[Finding]:
         tail = level(view, _TAIL, pipeline.NEWEST)
-        share = pipeline.shares(times).get("generation", 0.0) if tail is not None else 0.0
         if tail is not None and tail > view.params["tail"] and share > 0.4:
             summary = f"the slowest response takes {tail:.1f} times as long as the median one, and generation {share:.0%} of the step"
             yield finding(view, self.name, "watch", view.step, summary, _TAIL, "time.rollout_s", "length.response.max")
 
-    def _stage(self, view: RunView, times: StepTimes) -> Iterator[Finding]:
+    def _stage(self, view: RunView, times: StepTimes, shares: Mapping[str, float]) -> Iterator[Finding]:
         if len(times.steps) == 1 and view.step <= 1:  # the first step compiles
             return
-        found = pipeline.shares(times)
-        name = max(found, key=lambda n: found[n], default=None)
-        if name is None or found[name] <= view.params["stage"]:
+        name = max(shares, key=lambda n: shares[n], default=None)
+        if name is None or shares[name] <= view.params["stage"]:
             return
-        gain = 1 / max(1 - found[name], 0.01)
+        gain = 1 / max(1 - shares[name], 0.01)
         bound = f"if {name} cost nothing, a step would be {gain:.1f} times as fast at most"
-        summary = f"{name} takes {found[name]:.0%} of the step ({times.total[-1]:.3g} s); {bound}"
+        summary = f"{name} takes {shares[name]:.0%} of the step ({times.total[-1]:.3g} s); {bound}"
         metric = next(m for m in STAGES[name] if view.has(m))
-        yield finding(view, self.name, "info", int(times.steps[0]), summary, metric, *(("time.step_s",) if times.logged else ()))
+        yield finding(view, self.name, "info", int(times.steps[0]), summary, metric)
 
-    def _longest(self, view: RunView, times: StepTimes | None) -> list[str]:
+    def _longest(self, view: RunView, shares: Mapping[str, float]) -> list[str]:
         """Metrics of the two longest stages."""
-        found = {} if times is None else pipeline.shares(times)
-        names = sorted(found, key=lambda name: -found[name])[:2]
+        names = sorted(shares, key=lambda name: -shares[name])[:2]
         return [next(m for m in STAGES[name] if view.has(m)) for name in names]

@@ -114,6 +114,12 @@ def test_a_judged_step_is_never_judged_again(make_run: Any, level: Any) -> None:
         ("tool_args", "trl", "field tool_args"),
         ("fact.duplicate.within", "native", "rollouts.jsonl"),
         ("config.group_size", "plain", "config.json"),
+        ("time.rollout_s", "native", "time.step_s"),
+        ("time.wait_batch_s", "verl", "timing_s/*"),
+        ("engine.preemptions_rate", "trl", "vllm:num_preemptions_total"),
+        ("fact.seconds.rollout.tail", "plain", "seconds (an object"),
+        ("fact.repeat.prompt_frac", "native", "trajectory_id"),
+        ("fact.repeat.prompt_frac", "verl", "trainer.rollout_data_dir"),
         ("reward.mean", "a-trainer-of-tomorrow", "add a column"),
     ],
 )

@@ -409,3 +409,13 @@ def test_rewards_are_split_by_mixed_script_and_ascii_text_is_plain(run: Build) -
 def test_digits_and_too_few_letters_say_nothing_about_language(run: Build) -> None:
     data = run([{"prompt": "S4312=", "response": "#1234"}, {"prompt": "12 + 30 =", "response": "42"}])
     assert "fact.script.foreign_frac" not in data.metrics()
+
+
+def test_seconds_of_trajectories_tell_stragglers_and_environments(run: Build) -> None:
+    seconds = [1.0] * 18 + [2.0, 8.0]
+    rows = [{"trajectory_id": f"a{n}", "seconds": {"rollout": s, "environment": s / 4}} for n, s in enumerate(seconds)]
+    data = run([*rows, *({"step": 2, "trajectory_id": f"b{n}", "seconds": {"rollout": 1.0}} for n in range(3))])
+    assert value(data, "fact.seconds.rollout.tail") == 8
+    assert value(data, "fact.seconds.rollout.last_tenth") == pytest.approx(1 - 1.1 / 8)
+    assert value(data, "fact.seconds.environment.share") == 0.25
+    assert data.chain("fact.seconds.rollout.tail", 1).steps.tolist() == [1]  # three responses have no tail
