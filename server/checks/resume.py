@@ -182,7 +182,7 @@ def repeats(view: RunView, start: int, first: int = 5) -> Repeats | None:
     block, back = view.series("fact.repeat.block_frac"), view.series("fact.repeat.distance")
     at = int(np.searchsorted(prompts.steps, start))
     old, new = slice(max(0, at - PAST), at), slice(at, at + first)
-    if at < BEFORE or not len(prompts.steps[new]):
+    if at < BEFORE or not len(prompts.steps[new]) or not (len(prompts) == len(seen) == len(block)):
         return None
     share, count = _share(prompts, seen, new)
     before, _ = _share(prompts, seen, old)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import server.checks.resume as resume
 import server.checks.resume_causes as causes
-from server.checks.measure import finding, finite, reward_metric
+from server.checks.measure import finding, reward_metric
 from server.checks.resume import Jump, Resume
 from server.detectors.middle import median
 from server.queries.view import RunView
@@ -161,11 +161,10 @@ class ResumeDiscontinuity:
     def _unannounced(self, view: RunView, at: Resume) -> Iterator[Finding]:
         larger = resume.larger_first_updates(view, at.step)
         off = resume.off_schedule(view, at.step)
-        prompts, seen = (finite(view.series(f"fact.repeat.{n}")) for n in ("prompts", "prompt_frac"))
-        end = int((prompts.steps < at.step).sum())
-        past = slice(max(0, end - resume.PAST), end)
-        again = round(float((prompts.values[past] * seen.values[past]).sum()))
-        random = view.params["random_repeats"] <= again <= 0.5 * float(prompts.values[past].sum())
+        prompts, _ = resume.sides(view, "fact.repeat.prompts", at.step, resume.PAST)
+        seen, _ = resume.sides(view, "fact.repeat.prompt_frac", at.step, resume.PAST)
+        again = round(float((prompts * seen).sum()))
+        random = view.params["random_repeats"] <= again <= 0.5 * float(prompts.sum())
         signs = []
         if len(larger) >= 2:
             signs.append(f"{' and '.join(larger[:2])} of the first updates there are larger than in the {resume.PAST} steps before")
