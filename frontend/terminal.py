@@ -92,6 +92,30 @@ class Bar:
             self._width = 0
 
 
+class Counter:
+    """How many of several things are done, on a terminal; on anything else it draws nothing."""
+
+    def __init__(self, stream: TextIO | None = None) -> None:
+        self._stream = stream or sys.stderr
+        self._live = self._stream.isatty()
+        self._width = 0
+
+    def show(self, done: int, total: int, note: str) -> None:
+        """Draws done of total and a note."""
+        if self._live:
+            text = visible_line(f"{done:,} of {total:,}  {note}")[: shutil.get_terminal_size().columns - 1]
+            self._stream.write("\r" + text.ljust(self._width))
+            self._stream.flush()
+            self._width = len(text)
+
+    def close(self) -> None:
+        """Wipes the line."""
+        if self._width:
+            self._stream.write("\r" + " " * self._width + "\r")
+            self._stream.flush()
+            self._width = 0
+
+
 def _cell(value: object) -> str:
     if value is None:
         return "-"

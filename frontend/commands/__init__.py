@@ -11,7 +11,7 @@ import importlib.util
 from types import ModuleType
 
 NAMES = (
-    "serve", "demo", "ingest", "watch", "diagnose", "audit", "budget",
+    "serve", "demo", "ingest", "watch", "diagnose", "backtest", "audit", "budget",
     "runs", "readers", "metrics", "rules", "settings", "export",
 )  # fmt: skip
 

@@ -96,7 +96,7 @@ def _second(args: argparse.Namespace, closing: ExitStack) -> RunData | None:
     if owner_of(settings) is not None:
         raise NoRunFound(f"{args.baseline}: no such path, and a running server has the home {settings.home}. Give the baseline as a path.")
     store, runs = _stored(args.baseline, settings, closing)
-    return in_memory(store, _named(runs, args.baseline, settings))
+    return in_memory(store, run_id_named(runs, args.baseline, settings))
 
 
 def _chosen(runs: Sequence[FoundRun], path: Path, name: str | None) -> FoundRun:
@@ -125,10 +125,10 @@ def _of_home(args: argparse.Namespace) -> dict[str, Any]:
     if owner is None:
         return _of_stored(settings, args)
     runs = owner.get("/api/v1/runs")["runs"]
-    run_id = _named(runs, args.name or args.target, settings)
+    run_id = run_id_named(runs, args.name or args.target, settings)
     if args.baseline is not None and Path(args.baseline).exists():
         raise NoRunFound(f"{args.baseline}: a running server has the home {settings.home}. Ingest the baseline and give its name or id.")
-    second = None if args.baseline is None else _named(runs, args.baseline, settings)
+    second = None if args.baseline is None else run_id_named(runs, args.baseline, settings)
     asked = {"until": args.until, "baseline": second}
     query = urlencode({name: value for name, value in asked.items() if value is not None})
     told: dict[str, Any] = owner.get(f"/api/v1/runs/{run_id}/diagnosis?{query}", _REPLAY_SECONDS)
@@ -140,11 +140,11 @@ def _of_stored(settings: Settings, args: argparse.Namespace) -> dict[str, Any]:
 
     with ExitStack() as closing:
         store, runs = _stored(args.target, settings, closing)
-        run_id = _named(runs, args.name or args.target, settings)
+        run_id = run_id_named(runs, args.name or args.target, settings)
         if args.baseline is None or Path(args.baseline).exists():
             second = _second(args, closing)
         else:
-            second = in_memory(store, _named(runs, args.baseline, settings))
+            second = in_memory(store, run_id_named(runs, args.baseline, settings))
         return replay(store, run_id, args.until, second).to_json()
 
 
@@ -160,7 +160,12 @@ def _stored(wanted: str, settings: Settings, closing: ExitStack) -> tuple[Store,
     return store, [{"run_id": found.run_id, "name": found.name} for found in run_summaries(store)]
 
 
-def _named(runs: Sequence[Mapping[str, Any]], name: str, settings: Settings) -> str:
+def run_id_named(runs: Sequence[Mapping[str, Any]], name: str, settings: Settings) -> str:
+    """The id of the run of the home with that id or name.
+
+    Raises:
+        NoRunFound: none, or several; names what there is.
+    """
     fitting = [str(found["run_id"]) for found in runs if name in (found["run_id"], found["name"])]
     if not fitting:
         known = ", ".join(sorted(str(found["name"]) for found in runs)) or "none"

@@ -8,14 +8,17 @@ from fastapi import APIRouter, HTTPException, Query
 from pydantic import BaseModel, ConfigDict, Field, SecretStr
 
 from server.api.deps import Failure, Model, TheService
-from server.notify.channels import add_channel, channels, delete_channel, deliveries, switch_channel
+from server.notify.channels import add_channel, ask_for_previews, channels, delete_channel, deliveries, switch_channel
 from server.notify.trial import send_sample
 
 router = APIRouter(prefix="/api/v1/channels", tags=["channels"], responses={404: {"model": Failure}})
 
 
 class NewChannel(BaseModel):
-    """A channel to be added. secret: signing secret of a webhook (whsec_...); left away, one is made."""
+    """A channel to be added.
+
+    secret: signing secret of a webhook (whsec_...); left away, one is made. preview: it hears of preview rules too.
+    """
 
     model_config = ConfigDict(extra="forbid", hide_input_in_errors=True)
 
@@ -24,6 +27,7 @@ class NewChannel(BaseModel):
     url: SecretStr
     min_severity: Literal["info", "watch", "warn", "critical"] = "warn"
     secret: SecretStr | None = None
+    preview: bool = False
 
 
 class ChannelItem(Model):
@@ -38,6 +42,7 @@ class ChannelItem(Model):
     created_at: float
     off_reason: str | None
     failures_in_row: int
+    preview: bool
 
 
 class ChannelList(Model):
@@ -54,11 +59,12 @@ class AddedChannel(Model):
 
 
 class Switch(BaseModel):
-    """On or off."""
+    """On or off, and whether it hears of preview rules too; null: as it is."""
 
     model_config = ConfigDict(extra="forbid")
 
-    enabled: bool
+    enabled: bool | None = None
+    preview: bool | None = None
 
 
 class TrialAnswer(Model):
@@ -108,15 +114,21 @@ def create_channel(service: TheService, new: NewChannel) -> AddedChannel:
     """Adds a channel; nothing is sent yet."""
     secret = new.secret.get_secret_value() if new.secret else None
     with service.control.session() as session:
-        channel, signing = add_channel(session, new.kind, new.name, new.url.get_secret_value(), new.min_severity, secret)
+        channel, signing = add_channel(
+            session, new.kind, new.name, new.url.get_secret_value(), new.min_severity, secret, preview=new.preview
+        )
     return AddedChannel(channel=ChannelItem.model_validate(channel), secret=signing)
 
 
 @router.patch("/{channel_id}")
 def change_channel(service: TheService, channel_id: str, change: Switch) -> ChannelItem:
-    """Switches a channel on or off."""
+    """Switches a channel on or off, or lets it hear of preview rules."""
     with service.control.session() as session:
-        channel = switch_channel(session, channel_id, change.enabled)
+        channel = next((one for one in channels(session) if one.id == channel_id), None)
+        if channel is not None and change.enabled is not None:
+            channel = switch_channel(session, channel_id, change.enabled)
+        if channel is not None and change.preview is not None:
+            channel = ask_for_previews(session, channel_id, change.preview)
     if channel is None:
         raise _unknown(channel_id)
     return ChannelItem.model_validate(channel)

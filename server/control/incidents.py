@@ -5,13 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, get_args
 
 from sqlalchemy import func, select
 from sqlalchemy.orm import Session
 
 from server.control.models import IncidentRow, JudgedRow
 
+Feedback: TypeAlias = Literal["useful", "false_alarm"]
 Kind: TypeAlias = Literal["incident.opened", "incident.updated", "incident.resolved"]
 
 
@@ -149,6 +150,54 @@ def not_judged(session: Session, run_id: str) -> Sequence[Mapping[str, Any]]:
     """What no rule could tell at the newest judged step: symptom, missing, how; empty before the first step."""
     found = judged(session, run_id)
     return [] if found is None or found.state is None else list(found.state.get("not_judged", []))
+
+
+def rule_changes(session: Session, run_id: str) -> Sequence[Mapping[str, Any]]:
+    """When people changed the rules of a run: attempt, the first step judged by the change, text; in order of time."""
+    found = judged(session, run_id)
+    return [] if found is None or found.state is None else list(found.state.get("rule_changes", []))
+
+
+def set_feedback(session: Session, incident_id: str, feedback: Feedback | None) -> Incident | None:
+    """Notes whether the incident was worth hearing of (None: takes it back); None: there is none of that id."""
+    row = session.get(IncidentRow, incident_id)
+    if row is None:
+        return None
+    row.feedback = feedback
+    return _incident(row)
+
+
+@dataclass(frozen=True, slots=True)
+class HitRate:
+    """How people judged the incidents of a rule."""
+
+    useful: int = 0
+    false_alarms: int = 0
+
+    @property
+    def judged(self) -> int:
+        """Incidents that were judged at all."""
+        return self.useful + self.false_alarms
+
+    @property
+    def share(self) -> float | None:
+        """Useful ones among the judged; None: none was judged."""
+        return self.useful / self.judged if self.judged else None
+
+
+def hit_rates(session: Session) -> dict[str, HitRate]:
+    """By rule code, for rules of which an incident was judged."""
+    query = select(IncidentRow.rule_code, IncidentRow.feedback, func.count()).where(IncidentRow.feedback.in_(get_args(Feedback)))
+    counts: dict[str, dict[str, int]] = {}
+    for code, feedback, n in session.execute(query.group_by(IncidentRow.rule_code, IncidentRow.feedback)):
+        counts.setdefault(code, {})[str(feedback)] = n
+    return {code: HitRate(found.get("useful", 0), found.get("false_alarm", 0)) for code, found in counts.items()}
+
+
+def count_open_by_rule(session: Session) -> dict[str, int]:
+    """Open incidents of each rule that has any, absorbed ones not counted."""
+    query = select(IncidentRow.rule_code, func.count()).where(IncidentRow.status == "open", IncidentRow.absorbed_by.is_(None))
+    return {row[0]: row[1] for row in session.execute(query.group_by(IncidentRow.rule_code))}
 
 
 def _incident(row: IncidentRow) -> Incident:

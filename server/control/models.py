@@ -105,6 +105,8 @@ class ChannelRow(Base):
     off_reason: Mapped[str | None]
     """Why it was switched off by us; null: it was not."""
     failures_in_row: Mapped[int] = mapped_column(default=0)
+    preview: Mapped[bool] = mapped_column(default=False)
+    """Whether it also hears of rules that are previews."""
 
     def __repr__(self) -> str:
         return f"ChannelRow({self.id}, {self.kind}, {self.url_hint})"
@@ -143,6 +145,24 @@ class SettingRow(Base):
 
     key: Mapped[str] = mapped_column(String(100), primary_key=True)
     value: Mapped[Any] = mapped_column(JSON)
+
+
+class RuleSettingRow(Base):
+    """What people changed about one rule in one scope. Null: not set here."""
+
+    __tablename__ = "rule_setting"
+
+    scope: Mapped[str] = mapped_column(String(8), primary_key=True)
+    """all, project or run."""
+    target: Mapped[str] = mapped_column(String(200), primary_key=True)
+    """Empty for all runs, a project's name, a run's id."""
+    rule_code: Mapped[str] = mapped_column(String(16), primary_key=True)
+    enabled: Mapped[bool | None]
+    params: Mapped[dict[str, float]] = mapped_column(JSON)
+    """Parameters with a value of their own, by name."""
+    status: Mapped[str | None] = mapped_column(String(16))
+    """preview or stable."""
+    updated_at: Mapped[float] = mapped_column(Float)
 
 
 def new_id(prefix: str) -> str:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from sqlalchemy.orm import Session
 
@@ -15,7 +15,9 @@ from ingest.store.connection import Store
 from server.control.incidents import judged, save, set_judged
 from server.control.models import Control
 from server.engine.incident import Incident, IncidentChange, Kind
-from server.engine.judge import Judge, RuleSet
+from server.engine.judge import Judge
+from server.engine.ruleset import RuleSet
+from server.engine.settings import changed_rules, told_changes
 from server.engine.stall import Rhythm, goes_on, stalled
 from server.engine.state import Case, RunState
 from server.engine.steps import START, Move, advance, not_judged, registered
@@ -58,6 +60,10 @@ class _Memory:
     """The last call left steps that were ready."""
     rhythm: Rhythm = field(default_factory=Rhythm)
     newest: Position = START
+    changed: Mapping[str, Any] = field(default_factory=dict)
+    """What people had changed about the rules at the last judged step, by code."""
+    rule_changes: list[dict[str, Any]] = field(default_factory=list)
+    """attempt, step from which a change held, text."""
 
 
 class Engine:
@@ -79,7 +85,7 @@ class Engine:
     ) -> None:
         self._store, self._control = store, control
         self._on_change, self._public_url, self._clock = on_change, public_url, clock
-        self._rules = RuleSet(registered() if rules is None else rules)
+        self._rules = tuple(registered() if rules is None else rules)
         self._started = clock()
         self._runs: OrderedDict[str, _Memory] = OrderedDict()
         self._lock = threading.Lock()
@@ -129,11 +135,24 @@ class Engine:
         if ready <= judged:
             return self._still(memory, run_id, now)
         self._read(memory)
+        rules = self._rules_now(memory, found.behind(judged)[0])
         went = [Move(case, False, False, True) for case in goes_on(memory.state, memory.data)]
-        moves = [*went, *advance(memory.state, memory.data, judged, ready, self._rules)]
+        moves = [*went, *advance(memory.state, memory.data, judged, ready, rules)]
         if memory.state.judged == memory.stored:
             return []
-        return self._save(memory, moves, now)
+        return self._save(memory, moves, rules, now)
+
+    def _rules_now(self, memory: _Memory, place: Position) -> RuleSet:
+        """The rules as people have set them for the run; a change is noted with the first place judged by it."""
+        run = memory.data.run
+        with self._control.session(write=False) as session:
+            rules = RuleSet(self._rules, changed=changed_rules(session, run.run_id, run.project, self._rules))
+        changed = {code: one.to_json() for code, one in rules.changed.items()}
+        if changed != memory.changed:
+            told = told_changes(memory.changed, changed, rules)
+            memory.rule_changes += [{"attempt": place[0], "step": place[1], "text": text} for text in told]
+            memory.changed = changed
+        return rules
 
     def _memory(self, run_id: str) -> _Memory | None:
         if run_id in self._runs:
@@ -146,11 +165,13 @@ class Engine:
         with self._control.session(write=False) as session:
             stored = judged(session, run_id)
         kept = stored.state if stored is not None and stored.state is not None else {}
+        known = {rule.code for rule in self._rules}
         state = RunState.from_json(run_id, kept.get("engine"))
-        state.cases = [case for case in state.cases if case.rule_code in self._rules.by_code]
+        state.cases = [case for case in state.cases if case.rule_code in known]
         if stored is not None and state.judged is None:
             state.judged = (stored.attempt, stored.step)
         memory = _Memory(data, state, state.judged, intervals=dict(kept.get("intervals", {})))
+        memory.changed, memory.rule_changes = dict(kept.get("rules", {})), list(kept.get("rule_changes", []))
         self._runs[run_id] = memory
         while len(self._runs) > _MOST_RUNS:
             self._runs.popitem(last=False)
@@ -177,8 +198,11 @@ class Engine:
         if memory.behind or memory.state.judged is None or memory.rhythm.live == 0:
             return []
         summary = run_summary(self._store, run_id, now=now)
-        case = summary and stalled(memory.rhythm, summary, Judge(memory.state, memory.data, self._rules), now)
-        return self._save(memory, [Move(case, True, False, False)], now) if case else []
+        if summary is None:
+            return []
+        rules = self._rules_now(memory, memory.state.judged)
+        case = stalled(memory.rhythm, summary, Judge(memory.state, memory.data, rules), now)
+        return self._save(memory, [Move(case, True, False, False)], rules, now) if case else []
 
     def _waits(self, memory: _Memory, stream: Stream, place: Position, now: float) -> bool:
         # Silence is counted from our own start at the earliest: while nobody read, the trainer may well have written.
@@ -196,30 +220,33 @@ class Engine:
         refresh(memory.data, after)
         add_facts(memory.data, after)
 
-    def _save(self, memory: _Memory, moves: Sequence[Move], now: float) -> list[IncidentChange]:
+    def _save(self, memory: _Memory, moves: Sequence[Move], rules: RuleSet, now: float) -> list[IncidentChange]:
         state, run = memory.state, memory.data.run
         assert state.judged is not None
         with self._control.session() as session:
             stored = judged(session, run.run_id)
             if (None if stored is None else (stored.attempt, stored.step)) != memory.stored:
                 raise JudgedElsewhere(f"run {run.run_id} was judged by another process meanwhile; it is looked at again with the next rows")
-            changes = [change for move in moves for change in self._store_move(session, move, run, now)]
+            changes = [change for move in moves for change in self._store_move(session, move, run, rules, now)]
             kept = {
                 "engine": _pruned(state).to_json(),
-                "not_judged": not_judged(state, memory.data, self._rules),
+                "not_judged": not_judged(state, memory.data, rules),
                 "intervals": memory.intervals,
+                "rules": memory.changed,
+                "rule_changes": memory.rule_changes,
             }
             set_judged(session, run.run_id, *state.judged, kept)
         memory.stored = state.judged
         memory.state = _pruned(state)
         return changes
 
-    def _store_move(self, session: Session, move: Move, run: RunFacts, now: float) -> list[IncidentChange]:
+    def _store_move(self, session: Session, move: Move, run: RunFacts, rules: RuleSet, now: float) -> list[IncidentChange]:
         incident = save(session, incident_of(move.case, run.run_id, now))
         changes = [IncidentChange(kind, one) for kind, one in _told(move, incident)]
         if incident.absorbed_by is None:
+            preview = rules.status(move.case.rule_code) == "preview"
             for change in changes:
-                enqueue(session, change, run, self._public_url)
+                enqueue(session, change, run, self._public_url, preview=preview)
         return changes
 
 

@@ -6,7 +6,7 @@ if its severity is higher than any before.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Literal, TypeAlias
 
@@ -128,3 +128,12 @@ def leave_branch(state: RunState, first_step: int) -> list[Case]:
         for family in [f for f, step in seen.items() if step >= first_step]:
             del seen[family]
     return left
+
+
+def switched_off(state: RunState, codes: Collection[str]) -> list[Case]:
+    """Closes the open cases of rules that people switched off, since nothing would ever close them; returns them."""
+    closed = [case for case in state.open_cases() if case.rule_code in codes] if codes else []
+    for case in closed:
+        case.status, case.closed_points = "recovered", COOL_DOWN_POINTS
+        case.notes = [*case.notes, "closed because the rule was switched off"]
+    return closed

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from server.engine.ruleset import JOINT
 from server.engine.state import FAMILIES, WARN, Case, RunState, finding_of, level
 from server.rules.base import SEVERITIES, Evidence, Finding, Rule
 
@@ -15,8 +16,6 @@ CLEAR_LEAD_STEPS = 5
 LOOK_BACK_STEPS = 60
 """How long before a reward drop another family may have moved to be its likely beginning."""
 JOINT_FAMILIES = 3
-JOINT = "joint"
-"""Family of the one rule that this module composes."""
 
 Spoken = tuple[Rule, Finding]
 

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from server.engine import cases, compose, needs
 from server.engine.assess import Question, assess
+from server.engine.ruleset import JOINT, RuleSet
 from server.engine.state import Case, RunState, finding_of
 from server.queries.view import Event, Position, RunData, RunView
 from server.rules.base import Finding, Rule
+
+__all__ = ["BORROWING", "Happened", "Judge", "RuleFailed", "RuleSet"]
 
 _log = logging.getLogger(__name__)
 
@@ -24,30 +27,6 @@ BORROWING = frozenset({"reward-drop"})
 
 class RuleFailed(Exception):
     """A rule stopped with an error; raised in strict mode only."""
-
-
-@dataclass
-class RuleSet:
-    """The rules that judge, with the values of their parameters. strict: an error of a rule or check is raised (tests)."""
-
-    rules: Sequence[Rule]
-    strict: bool = False
-    params: dict[str, dict[str, float]] = field(init=False)
-    by_code: dict[str, Rule] = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.params = {rule.code: {param.name: param.default for param in rule.params} for rule in self.rules}
-        self.by_code = {rule.code: rule for rule in self.rules}
-
-    @property
-    def single(self) -> list[Rule]:
-        """Rules that look at the run themselves."""
-        return [rule for rule in self.rules if rule.family != compose.JOINT]
-
-    @property
-    def joint(self) -> Rule | None:
-        """The rule that is composed of the others."""
-        return next((rule for rule in self.rules if rule.family == compose.JOINT), None)
 
 
 @dataclass(frozen=True)
@@ -72,6 +51,7 @@ class Judge:
         happened: list[Happened] = []
         if self.state.judged is not None and attempt != self.state.judged[0]:
             happened += [Happened(case, "recovered") for case in cases.leave_branch(self.state, step)]
+        happened += [Happened(case, "recovered") for case in cases.switched_off(self.state, self.rules.off)]
         view = RunView(self.data, attempt, step)
         spoken, quiet = self._findings(view)
         compose.remember(self.state, spoken, step)
@@ -147,6 +127,8 @@ class Judge:
         for rule, raw in spoken:
             finding, notes = compose.weighed(self.state, rule, raw, view.step)
             case, what = cases.take(self.state, rule, view, finding, [*notes, *_planned(view.planned)])
+            if what in ("opened", "raised"):
+                self._stamp(case)
             heard.add(case.key)
             happened.append(Happened(case, "continued" if what == "reopened" else what))
         for rule in ran:
@@ -155,7 +137,7 @@ class Judge:
 
     def _quiet(self, rule: Rule, view: RunView, heard: Iterable[tuple[str, str, str | None]]) -> list[Happened]:
         silent = [case for case in self._newest_of(rule) if case.key not in heard and _counts(case)]
-        if not silent or not (rule.family == compose.JOINT or needs.has_point(rule, view)):
+        if not silent or not (rule.family == JOINT or needs.has_point(rule, view)):
             return []
         return [Happened(case, "recovered" if cases.be_quiet(case, rule.hold_points) else "continued") for case in silent]
 
@@ -173,18 +155,26 @@ class Judge:
             happened = self._quiet(rule, view, ()) if lasting is None else [Happened(lasting, "continued")]
         else:
             case, what = cases.take(self.state, rule, view, finding, _planned(view.planned))
+            if what in ("opened", "raised"):
+                self._stamp(case)
             happened = [Happened(case, "continued" if what == "reopened" else what)]
         for case in self.state.open_cases():
-            if case.family == compose.JOINT:
+            if case.family == JOINT:
                 new = compose.absorb(self.state, case, view.step)
                 happened += [Happened(part, "absorbed") for part in new]
                 if new and case not in [h.case for h in happened if h.what in ("opened", "raised")]:
                     self.explain(case, view.step)
         return happened
 
+    def _stamp(self, case: Case) -> None:
+        """Says with which parameters and status the rule found what the case tells now."""
+        case.changed, case.rule_status = self.rules.moved(case.rule_code), self.rules.status(case.rule_code)
+
     def explain(self, case: Case, step: int) -> None:
         """Runs the checks of a case as the run stood at a step, and ranks its explanations."""
-        joint = case.family == compose.JOINT
+        if not self.rules.explains:
+            return
+        joint = case.family == JOINT
         leading = compose.leaders(self.state, case) if joint or case.symptom in BORROWING else []
         sources = [*leading, case]
         questions: dict[str, Question] = {}

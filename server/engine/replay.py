@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ingest.store.connection import Store
-from server.engine.judge import Judge, RuleSet
+from server.engine.judge import Judge
+from server.engine.ruleset import Changed, RuleSet
+from server.engine.settings import told_changes
 from server.engine.state import Case, RunState
 from server.engine.steps import START, advance, not_judged, registered
 from server.queries.facts import add_facts
@@ -32,6 +34,7 @@ class Diagnosis:
     rules: RuleSet
     second: RunFacts | None = None
     """The run that checks compared with."""
+    notes: Sequence[str] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Exactly contracts `diagnose --json`."""
@@ -42,10 +45,12 @@ class Diagnosis:
             "steps": {"first": self.first_step, "last": self.last_step},
             "incidents": [case_json(case) for case in self.cases],
             "not_judged": list(self.not_judged),
-            "rules": {"version": rules_version(self.rules.rules), "count": len(self.rules.rules)},
+            "rules": {"version": rules_version(self.rules.rules), "count": len(self.rules.active)},
         }
         if self.second is not None:
             told["baseline"] = {"run_id": self.second.run_id, "name": self.second.name}
+        if self.notes:
+            told["notes"] = list(self.notes)
         return told
 
 
@@ -57,17 +62,19 @@ def replay(
     *,
     rules: Sequence[Rule] | None = None,
     strict: bool = False,
+    changed: Mapping[str, Changed] | None = None,
 ) -> Diagnosis:
     """Judges every step of a run; until: steps behind it are not looked at, as if the run had not come so far.
 
-    second is a run to compare with (see in_memory), which may lie in another store: checks that need one use it.
+    second is a run to compare with (see in_memory), which may lie in another store: checks that need one use it. changed: what
+    people set for the rules on this run, by rule code; it then holds for the run from its first step.
 
     Raises:
         KeyError: no such run.
     """
     data = in_memory(store, run_id)
     data.second = second
-    return diagnose(data, until, RuleSet(registered() if rules is None else rules, strict))
+    return diagnose(data, until, RuleSet(registered() if rules is None else rules, strict, changed or {}))
 
 
 def in_memory(store: Store, run_id: str) -> RunData:
@@ -92,8 +99,12 @@ def diagnose(data: RunData, until: int | None, rules: RuleSet) -> Diagnosis:
             advance(state, data, start, end, rules)
         _explain_open(state, data, rules)
     cases = sorted((c for c in state.cases if c.absorbed_by is None), key=lambda c: (c.attempt, c.detected_step, c.first_step, c.rule_code))
+    in_force = {code: one.to_json() for code, one in rules.changed.items()}
+    notes = [f"rules are changed for this run: {text}" for text in told_changes({}, in_force, rules)]
     second = None if data.second is None else data.second.run
-    return Diagnosis(data.run, min(steps, default=None), max(steps, default=None), cases, not_judged(state, data, rules), rules, second)
+    return Diagnosis(
+        data.run, min(steps, default=None), max(steps, default=None), cases, not_judged(state, data, rules), rules, second, notes
+    )
 
 
 def case_json(case: Case) -> dict[str, Any]:
@@ -116,7 +127,7 @@ def case_json(case: Case) -> dict[str, Any]:
         "next_checks": body["next_checks"],
         "trajectories": body["trajectories"],
         "notes": body["notes"],
-        "rule": {"code": case.rule_code, "version": case.rule_version},
+        "rule": {"code": case.rule_code, "version": case.rule_version, **body["rule"]},
         "attempt": case.attempt,
         "incident_id": case.id,
     }

@@ -66,6 +66,10 @@ class Case:
     absorbed_by: str | None = None
     absorbed: list[dict[str, Any]] = field(default_factory=list)
     """Of a joint incident: its parts in order of onset."""
+    changed: dict[str, float] = field(default_factory=dict)
+    """Parameters that differed from the rule's defaults when it was opened or last raised."""
+    rule_status: str = "stable"
+    """Whether the rule was a preview or stable then."""
 
     @property
     def key(self) -> tuple[str, str, str | None]:
@@ -85,6 +89,7 @@ class Case:
             "trajectories": self.finding["trajectories"],
             "absorbed": self.absorbed,
             "notes": self.notes,
+            "rule": {"status": self.rule_status, "changed": self.changed},
         }
 
     @property

@@ -59,7 +59,7 @@ def _moves(state: RunState, happened: list[Happened]) -> list[Move]:
 def not_judged(state: RunState, data: RunData, rules: RuleSet) -> list[dict[str, Any]]:
     """Each rule that could not tell at the newest judged step: what it misses, and how this trainer logs it.
 
-    `missing` is empty for a rule that stopped with an error; `how` then says which.
+    `missing` is empty for a rule that stopped with an error or is switched off; `how` then says which.
     """
     if state.judged is None:
         return []
@@ -71,7 +71,8 @@ def not_judged(state: RunState, data: RunData, rules: RuleSet) -> list[dict[str,
             told.append({"symptom": rule.name, "missing": absent, "how": how_to_log(absent, data.run.framework)})
         elif rule.code in state.failures:
             told.append({"symptom": rule.name, "missing": [], "how": state.failures[rule.code]})
-    return told
+    off = (rule for rule in rules.rules if rule.code in rules.off)
+    return [*told, *({"symptom": rule.name, "missing": [], "how": "the rule is switched off"} for rule in off)]
 
 
 def registered() -> Sequence[Rule]:

@@ -35,6 +35,8 @@ class Channel:
     off_reason: str | None
     """Why RLVitals switched it off; null: it did not."""
     failures_in_row: int
+    preview: bool
+    """Whether it also hears of preview rules."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +59,14 @@ class Delivery:
 
 
 def add_channel(
-    session: Session, kind: str, name: str, url: str, min_severity: str = "warn", secret: str | None = None
+    session: Session,
+    kind: str,
+    name: str,
+    url: str,
+    min_severity: str = "warn",
+    secret: str | None = None,
+    *,
+    preview: bool = False,
 ) -> tuple[Channel, str | None]:
     """Adds a channel; the channel and, for a webhook, its signing secret, shown this once.
 
@@ -87,6 +96,7 @@ def add_channel(
         created_at=time.time(),
         off_reason=None,
         failures_in_row=0,
+        preview=preview,
     )
     session.add(row)
     return shown(row), signing
@@ -115,6 +125,15 @@ def switch_channel(session: Session, channel_id: str, enabled: bool) -> Channel 
     return shown(row)
 
 
+def ask_for_previews(session: Session, channel_id: str, wanted: bool) -> Channel | None:
+    """Whether a channel also hears of preview rules, from the next incident on. None if there is none of that id."""
+    row = session.get(ChannelRow, channel_id)
+    if row is None:
+        return None
+    row.preview = wanted
+    return shown(row)
+
+
 def deliveries(session: Session, channel_id: str | None = None, limit: int = 50) -> list[Delivery]:
     """The newest messages of one channel or of all, newest first."""
     query = select(OutboxRow, ChannelRow.name).join(ChannelRow, ChannelRow.id == OutboxRow.channel_id)
@@ -133,5 +152,6 @@ def deliveries(session: Session, channel_id: str | None = None, limit: int = 50)
 def shown(row: ChannelRow) -> Channel:
     """The part of a channel that may be shown."""
     return Channel(
-        row.id, row.kind, row.name, row.url_hint, row.min_severity, row.enabled, row.created_at, row.off_reason, row.failures_in_row
-    )
+        row.id, row.kind, row.name, row.url_hint, row.min_severity, row.enabled, row.created_at, row.off_reason, row.failures_in_row,
+        row.preview,
+    )  # fmt: skip

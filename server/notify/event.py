@@ -33,8 +33,8 @@ def reaches(severity: str, least: str) -> bool:
     return SEVERITIES.index(severity) >= SEVERITIES.index(least)
 
 
-def payload_of(kind: str, incident: Incident, run: RunLike, public_url: str | None, at: float) -> Payload:
-    """The body of a message about an incident; `at` is Unix seconds of the change.
+def payload_of(kind: str, incident: Incident, run: RunLike, public_url: str | None, at: float, *, preview: bool = False) -> Payload:
+    """The body of a message about an incident; `at` is Unix seconds of the change; preview: the rule is one.
 
     `url` is null without a public address: a link to a name that the reader cannot reach helps nobody.
     """
@@ -61,6 +61,7 @@ def payload_of(kind: str, incident: Incident, run: RunLike, public_url: str | No
             "not_checkable": [_missing(h) for h in hypotheses if h.get("verdict") == "not_checkable"][:LONGEST_LIST],
             "next_checks": [cut(str(check), 300) for check in (incident.body.get("next_checks") or ())[:LONGEST_LIST]],
             "suppressed": 0,
+            "preview": preview,
         },
     }
 
@@ -88,6 +89,7 @@ def sample_payload(public_url: str | None, at: float) -> Payload:
             "not_checkable": [],
             "next_checks": ["Read the longest responses of steps 120 to 131."],
             "suppressed": 0,
+            "preview": False,
         },
     }
 

@@ -12,11 +12,14 @@ from server.control.models import ChannelRow, OutboxRow, new_id
 from server.notify.event import RunLike, payload_of, reaches
 
 
-def enqueue(session: Session, change: IncidentChange, run: RunLike, public_url: str | None = None) -> list[OutboxRow]:
+def enqueue(
+    session: Session, change: IncidentChange, run: RunLike, public_url: str | None = None, *, preview: bool = False
+) -> list[OutboxRow]:
     """Adds one waiting message for each channel that wants this change; the caller's transaction commits it.
 
     A channel hears of an incident first as opened, whatever its severity was before it reached the channel's own
-    threshold; then only when the severity changes; and of the end only if it heard of the beginning.
+    threshold; then only when the severity changes; and of the end only if it heard of the beginning. What a preview rule
+    found begins only on channels that asked for it.
     """
     now = time.time()
     rows = []
@@ -27,8 +30,8 @@ def enqueue(session: Session, change: IncidentChange, run: RunLike, public_url: 
             .order_by(OutboxRow.created_at.desc(), OutboxRow.id)
         ).first()
         kind = _kind(change, channel, told)
-        if kind is not None:
-            payload = payload_of(kind, change.incident, run, public_url, now)
+        if kind is not None and (channel.preview or told is not None or not preview):
+            payload = payload_of(kind, change.incident, run, public_url, now, preview=preview)
             rows.append(message(channel.id, change.incident.id, payload, now))
     session.add_all(rows)
     return rows

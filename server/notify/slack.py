@@ -108,7 +108,7 @@ def _blocks(payload: Payload) -> Iterator[dict[str, Any]]:
 
 def _facts(data: dict[str, Any]) -> Iterator[tuple[str, str]]:
     yield "Run", data["run"]["name"]
-    yield "Severity", data["severity"]
+    yield "Severity", data["severity"] + (" (preview rule)" if data.get("preview") else "")
     yield "Steps", f"onset {data['onset_step']}, seen at {data['detected_step']}"
     if data["slice"]:
         yield "Slice", data["slice"]

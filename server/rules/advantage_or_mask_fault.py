@@ -55,7 +55,7 @@ class AdvantageOrMaskFault:
     code = "RS141"
     name = "advantage-or-mask-fault"
     family = "integrity"
-    status: Status = "preview"
+    status: Status = "stable"
     version = 1
     needs: tuple[tuple[str, ...], ...] = (
         ("fact.advantage.group_mean", _REVERSED, "fact.mask.extra_frac", "fact.sign.separation", "fact.group.size.max", "tokens.trained"),

@@ -52,7 +52,7 @@ class CriticUnreliable:
     code = "RS121"
     name = "critic-unreliable"
     family = "value"
-    status: Status = "preview"
+    status: Status = "stable"
     version = 1
     needs: tuple[tuple[str, ...], ...] = ((value.EXPLAINED, "loss.value", "clip.value_frac", "value.mean"),)
     params: tuple[Param, ...] = (

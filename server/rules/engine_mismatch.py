@@ -84,7 +84,7 @@ class EngineMismatch:
     code = "RS071"
     name = "engine-mismatch"
     family = "engine"
-    status: Status = "preview"
+    status: Status = "stable"
     version = 1
     needs: tuple[tuple[str, ...], ...] = (
         (*(limit.metric for limit in (*_LIMITS, *_LOW_LIMITS)), "is.weight.mean", "is.weight.std", "fact.mismatch.unrelated_frac"),

@@ -47,7 +47,7 @@ class EntropyCollapse:
     code = "RS032"
     name = "entropy-collapse"
     family = "distribution"
-    status: Status = "preview"
+    status: Status = "stable"
     version = 1
     needs: tuple[tuple[str, ...], ...] = (("entropy.mean", "entropy.sampled", "entropy.rollout.mean"),)
     params: tuple[Param, ...] = (

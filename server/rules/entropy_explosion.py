@@ -43,7 +43,7 @@ class EntropyExplosion:
     code = "RS033"
     name = "entropy-explosion"
     family = "distribution"
-    status: Status = "preview"
+    status: Status = "stable"
     version = 1
     needs: tuple[tuple[str, ...], ...] = (("entropy.mean", "entropy.sampled", "entropy.rollout.mean"),)
     params: tuple[Param, ...] = (

@@ -60,7 +60,7 @@ class EvalNotFollowingReward:
     code = "RS021"
     name = "eval-not-following-reward"
     family = "quality"
-    status: Status = "preview"
+    status: Status = "stable"
     version = 1
     needs: tuple[tuple[str, ...], ...] = (("reward.generated.mean", "reward.mean", "fact.reward.mean"), ("eval.*",))
     params: tuple[Param, ...] = (

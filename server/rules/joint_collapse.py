@@ -41,7 +41,7 @@ class JointCollapse:
     code = "RS081"
     name = "joint-collapse"
     family = "joint"
-    status: Status = "preview"
+    status: Status = "stable"
     version = 1
     needs: tuple[tuple[str, ...], ...] = (("reward.generated.mean", "reward.mean", "fact.reward.mean"),)
     params: tuple[Param, ...] = ()

@@ -47,7 +47,7 @@ class LengthGrowth:
     code = "RS041"
     name = "length-growth"
     family = "shape"
-    status: Status = "preview"
+    status: Status = "stable"
     version = 1
     needs: tuple[tuple[str, ...], ...] = (shape.LENGTH,)
     params: tuple[Param, ...] = (

@@ -40,7 +40,7 @@ class NearIdenticalResponses:
     code = "RS031"
     name = "near-identical-responses"
     family = "distribution"
-    status: Status = "preview"
+    status: Status = "stable"
     version = 1
     needs: tuple[tuple[str, ...], ...] = (("fact.group.duplicate_frac", "fact.similarity.within", "fact.duplicate.across_frac"),)
     params: tuple[Param, ...] = (

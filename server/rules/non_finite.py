@@ -41,7 +41,7 @@ class NonFinite:
     code = "RS052"
     name = "non-finite"
     family = "integrity"
-    status: Status = "preview"
+    status: Status = "stable"
     version = 1
     needs: tuple[tuple[str, ...], ...] = (("loss.policy", "loss.total", "loss.value", "grad.norm", "kl.old", "kl.ref", "entropy.mean"),)
     params: tuple[Param, ...] = (Param("setup_steps", 2, "steps", 0, 20, "symptoms 5", "up to here it is called a fault of the set-up"),)

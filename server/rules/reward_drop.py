@@ -55,7 +55,7 @@ class RewardDrop:
     code = "RS082"
     name = "reward-drop"
     family = "quality"
-    status: Status = "preview"
+    status: Status = "stable"
     version = 1
     needs: tuple[tuple[str, ...], ...] = (("reward.generated.mean", "reward.mean", "fact.reward.mean"),)
     params: tuple[Param, ...] = (

@@ -60,7 +60,7 @@ class RewardFlat:
     code = "RS011"
     name = "reward-flat"
     family = "quality"
-    status: Status = "preview"
+    status: Status = "stable"
     version = 1
     needs: tuple[tuple[str, ...], ...] = (("reward.generated.mean", "reward.mean", "fact.reward.mean"),)
     params: tuple[Param, ...] = (

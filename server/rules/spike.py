@@ -54,7 +54,7 @@ class Spike:
     code = "RS051"
     name = "spike"
     family = "optimiser"
-    status: Status = "preview"
+    status: Status = "stable"
     version = 1
     needs: tuple[tuple[str, ...], ...] = (("grad.norm", "kl.old", "ratio.mean", "kl.ref", "loss.policy", "loss.total"),)
     params: tuple[Param, ...] = (

@@ -46,7 +46,7 @@ class StalenessHarm:
     code = "RS061"
     name = "staleness-harm"
     family = "engine"
-    status: Status = "preview"
+    status: Status = "stable"
     version = 1
     needs: tuple[tuple[str, ...], ...] = (("lag.policy.max", "lag.policy.mean", "fact.lag.max"),)
     params: tuple[Param, ...] = (

@@ -48,7 +48,7 @@ class Truncation:
     code = "RS101"
     name = "truncation"
     family = "shape"
-    status: Status = "preview"
+    status: Status = "stable"
     version = 1
     needs: tuple[tuple[str, ...], ...] = ((*shape.TRUNCATED, "fact.loss_share.outliers"),)
     params: tuple[Param, ...] = (

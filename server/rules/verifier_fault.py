@@ -49,7 +49,7 @@ class VerifierFault:
     code = "RS131"
     name = "verifier-fault"
     family = "verifier"
-    status: Status = "preview"
+    status: Status = "stable"
     version = 1
     needs: tuple[tuple[str, ...], ...] = (("fact.verifier.timeout_frac", "reward.mean", "fact.reward.mean", "reward.std"),)
     params: tuple[Param, ...] = (

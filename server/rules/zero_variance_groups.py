@@ -56,7 +56,7 @@ class ZeroVarianceGroups:
     code = "RS091"
     name = "zero-variance-groups"
     family = "groups"
-    status: Status = "preview"
+    status: Status = "stable"
     version = 1
     needs: tuple[tuple[str, ...], ...] = ((*_METRICS, *_KEPT, *_ROUNDS),)
     params: tuple[Param, ...] = (

@@ -49,10 +49,11 @@ class Level:
         if not len(series) or series.steps[-1] != view.step:
             return ()
         value = float(series.values[-1])
-        reached = [s for s, limit in zip(SEVERITIES[1:], (self.watch, self.warn, self.critical), strict=True) if value > limit]
+        warn = view.params.get("warn", self.warn)
+        reached = [s for s, limit in zip(SEVERITIES[1:], (self.watch, warn, self.critical), strict=True) if value > limit]
         if not reached:
             return ()
-        lowest = min(self.watch, self.warn, self.critical)
+        lowest = min(self.watch, warn, self.critical)
         onset = view.step
         for step, earlier in zip(series.steps[::-1].tolist(), series.values[::-1].tolist(), strict=True):
             if not earlier > lowest:

@@ -14,11 +14,13 @@ from sqlalchemy import select
 from ingest.discover import discover
 from ingest.load import load_run as load_files
 from ingest.store.connection import Store
-from server.control.incidents import acknowledge, count_open_by_run, incidents, judged, not_judged, open_incidents
+from server.control.incidents import acknowledge, count_open_by_run, incidents, judged, not_judged, open_incidents, rule_changes
 from server.control.models import ChannelRow, Control, OutboxRow
 from server.engine.advance import SETTLE_SECONDS, SILENT_SECONDS, Engine, JudgedElsewhere
+from server.engine.settings import Place, change_rule
+from server.notify.channels import add_channel
 from server.queries.progress import Stream, progress
-from server.rules.base import CheckResult, Hypothesis
+from server.rules.base import CheckResult, Hypothesis, Param
 from server.rules.run_stalled import RunStalled
 
 RULE = "reward-drop"
@@ -363,3 +365,59 @@ def test_an_open_case_is_explained_anew_once_enough_steps_have_followed(tmp_path
     assert found.body["hypotheses"][0]["verdict"] == "supported"
     live.store.close()
     live.control.close()
+
+
+@pytest.fixture
+def limited(live: Any, level: Any) -> Any:
+    """The rule of `live` with its warn limit as a parameter."""
+    param = Param("warn", 1.0, "x", 0, 10, "default of ours")
+    live.rules = (level(RULE, "reward.mean", critical=5, hold_points=2, family="quality", params=(param,)),)
+    live.engine = live.new_engine()
+    return live
+
+
+def change(live: Any, place: Place, **changes: Any) -> None:
+    with live.control.session() as session:
+        change_rule(session, place, live.rules[0], **changes)
+
+
+def test_a_changed_parameter_holds_from_the_next_judged_step_and_is_noted_on_the_run(limited: Any) -> None:
+    limited.metrics((1, 0.0), (2, 0.8))
+    limited.read()
+    limited.advance(SETTLE_SECONDS + 0.5)
+    change(limited, Place("run", limited.run_id), params={"warn": 0.5})
+    limited.metrics((3, 0.8), (4, 0.8))
+    limited.read()
+    limited.advance(SETTLE_SECONDS + 0.5)
+    with limited.control.session(write=False) as session:
+        (found,) = incidents(session, limited.run_id)
+        assert rule_changes(session, limited.run_id) == [{"attempt": 1, "step": 3, "text": "reward-drop: warn 1 to 0.5"}]
+    assert found.detected_step == 3 and found.body["rule"] == {"status": "stable", "changed": {"warn": 0.5}}
+    limited.engine = limited.new_engine()
+    limited.metrics((5, 0.8))
+    limited.read()
+    limited.advance(SETTLE_SECONDS + 0.5)
+    with limited.control.session(write=False) as session:
+        assert len(rule_changes(session, limited.run_id)) == 1
+
+
+def test_what_is_set_for_another_run_or_project_does_not_hold(limited: Any) -> None:
+    change(limited, Place("run", "another"), enabled=False)
+    change(limited, Place("project", "another"), enabled=False)
+    limited.metrics((1, 0.0), (2, 2.0))
+    limited.read()
+    assert limited.advance(SETTLE_SECONDS + 0.5) == ["incident.opened"]
+
+
+def test_a_preview_rule_writes_to_channels_that_asked_for_it_alone(limited: Any) -> None:
+    change(limited, Place(), status="preview")
+    with limited.control.session() as session:
+        add_channel(session, "slack", "team", "https://hooks.slack.com/services/T/B/x")
+        eager, _ = add_channel(session, "slack", "eager", "https://hooks.slack.com/services/T/B/y", preview=True)
+    limited.metrics((1, 0.0), (2, 2.0))
+    limited.read()
+    limited.advance(SETTLE_SECONDS + 0.5)
+    with limited.control.session(write=False) as session:
+        (message,) = session.scalars(select(OutboxRow)).all()
+        assert (message.channel_id, message.payload["data"]["preview"]) == (eager.id, True)
+        assert [one.body["rule"]["status"] for one in incidents(session, limited.run_id)] == ["preview"]

@@ -192,9 +192,16 @@ class Run:
 def tell(control: Control, make_change: Callable[..., IncidentChange]) -> Callable[..., int]:
     """Writes the messages of one change; how many."""
 
-    def telling(kind: Kind = "incident.opened", run_name: str = "grpo-math-7b", public_url: str | None = None, **changes: object) -> int:
+    def telling(
+        kind: Kind = "incident.opened",
+        run_name: str = "grpo-math-7b",
+        public_url: str | None = None,
+        *,
+        preview: bool = False,
+        **changes: object,
+    ) -> int:
         with control.session() as session:
-            return len(enqueue(session, make_change(kind, **changes), Run(name=run_name), public_url))
+            return len(enqueue(session, make_change(kind, **changes), Run(name=run_name), public_url, preview=preview))
 
     return telling
 

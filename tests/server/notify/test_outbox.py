@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import select
 
 from server.control.models import Control, OutboxRow
-from server.notify.channels import Channel, switch_channel
+from server.notify.channels import Channel, ask_for_previews, switch_channel
 
 
 def types(control: Control) -> list[str]:
@@ -50,6 +50,20 @@ def test_the_end_is_told_once_and_only_to_those_who_heard_the_beginning(add: Cal
     add(min_severity="critical")
     tell(severity="warn")
     assert [tell("incident.resolved", severity="warn", status="recovered") for _ in range(2)] == [1, 0]
+
+
+def test_a_preview_rule_is_told_to_channels_that_asked_for_it(
+    control: Control, add: Callable[..., Channel], tell: Callable[..., int]
+) -> None:
+    add()
+    eager = add()
+    with control.session() as session:
+        asked = ask_for_previews(session, eager.id, True)
+        assert asked is not None and asked.preview and ask_for_previews(session, "ch_none", True) is None
+    assert tell(preview=True) == 1
+    assert tell("incident.updated", severity="critical") == 2
+    # Once a channel has heard of the beginning, it hears of the rest whatever became of the rule.
+    assert tell("incident.resolved", severity="critical", status="recovered", preview=True) == 2
 
 
 def test_messages_vanish_with_the_transaction_that_would_have_told_them(

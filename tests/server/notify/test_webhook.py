@@ -53,7 +53,7 @@ def test_the_body_has_the_keys_of_the_contract(make_change: Callable[..., Incide
     data = payload["data"]
     assert list(data) == [
         "schema", "incident_id", "url", "run", "symptom", "metric", "severity", "status", "onset_step", "detected_step", "slice",
-        "summary", "evidence", "top_hypothesis", "not_checkable", "next_checks", "suppressed",
+        "summary", "evidence", "top_hypothesis", "not_checkable", "next_checks", "suppressed", "preview",
     ]  # fmt: skip
     assert data["url"] == "https://rlvitals.example/incidents/in_0123456789ab"
     assert data["top_hypothesis"] == {"id": "H4d", "title": "lost termination", "verdict": "supported"}
