@@ -42,7 +42,11 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     if first and not first.startswith("-") and first not in NAMES:
         parser.error(f"there is no command {first}{_nearest(first, NAMES)}")
     found, unknown = parser.parse_known_args(arguments)
-    if unknown:
+    rest = getattr(found, "rest", None)
+    if rest and not any(word.startswith("-") for word in unknown):
+        # argparse gives a list of words to the first place where it fits, and leaves over what follows an option.
+        setattr(found, rest, [*getattr(found, rest), *unknown])
+    elif unknown:
         found.parser.refuse(unknown[0])
     return found
 
@@ -64,7 +68,7 @@ def build_parser() -> Parser:
     return parser
 
 
-_WITHOUT_HOME = frozenset({"demo", "readers", "metrics", "rules", "audit", "budget"})
+_WITHOUT_HOME = frozenset({"demo", "readers", "metrics", "audit", "budget"})
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -80,6 +80,27 @@ class Owner:
                 return state
             time.sleep(_POLL_SECONDS)
 
+    def backtest(self, order: dict[str, Any], progress: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
+        """Orders a backtest, waits until it has ended and returns its last state; one that is given up here is cancelled there.
+
+        Raises:
+            OwnerSilent: the server went away meanwhile.
+            OwnerRefused: it was not taken, failed or was cancelled.
+        """
+        state: dict[str, Any] = self.post("/api/v1/backtests", order)
+        place = f"/api/v1/backtests/{state['id']}"
+        try:
+            while state["state"] in ("waiting", "running"):
+                progress(state)
+                time.sleep(_POLL_SECONDS)
+                state = self.get(place)
+        except KeyboardInterrupt:
+            self._ask("DELETE", place, None)
+            raise
+        if state["state"] != "done":
+            raise OwnerRefused(str(state.get("error") or f"The backtest was {state['state']}."))
+        return state
+
 
 def owner_of(settings: Settings) -> Owner | None:
     """The server that owns this home, or None when nobody does (a server.json of a dead process counts as nobody)."""

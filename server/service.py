@@ -10,6 +10,7 @@ from pathlib import Path
 from ingest.errors import StoreOwned
 from ingest.store.connection import Store
 from server import home
+from server.backtests import Backtests
 from server.control.models import Control
 from server.hub import Hub
 from server.jobs import Job, Jobs
@@ -47,6 +48,7 @@ class Service:
         self._control: Control | None = None
         self._jobs: Jobs | None = None
         self._judge: Judge | None = None
+        self._backtests: Backtests | None = None
         self._closing = ExitStack()
 
     @property
@@ -60,6 +62,12 @@ class Service:
         """The control store."""
         assert self._control is not None, "the service is not started"
         return self._control
+
+    @property
+    def backtests(self) -> Backtests:
+        """Backtests in the background."""
+        assert self._backtests is not None, "the service is not started"
+        return self._backtests
 
     def start(self, port: int | None = None) -> None:
         """Takes the home and starts every thread; port is the one really listened on, where settings.port is 0.
@@ -88,7 +96,8 @@ class Service:
         worker = OutboxWorker(self._control, self.settings)
         self._judge = Judge(self._store, self._control, self.hub, self.settings, on_message=worker.wake)
         self._jobs = Jobs(self._store, on_commit=self._judge.committed, on_done=self._judge.wake)
-        for part in (worker, self._judge, self._jobs):
+        self._backtests = Backtests(self._store, self._control)
+        for part in (worker, self._judge, self._jobs, self._backtests):
             part.start()
             self._closing.callback(part.stop)
         self._follow()

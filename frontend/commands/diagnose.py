@@ -17,6 +17,7 @@ from ingest.text import visible, visible_line
 if TYPE_CHECKING:
     from ingest.discover import FoundRun
     from ingest.store.connection import Store
+    from server.engine.ruleset import Changed
     from server.queries.view import RunData
     from server.settings import Settings
 
@@ -145,7 +146,8 @@ def _of_stored(settings: Settings, args: argparse.Namespace) -> dict[str, Any]:
             second = _second(args, closing)
         else:
             second = in_memory(store, run_id_named(runs, args.baseline, settings))
-        return replay(store, run_id, args.until, second).to_json()
+        project = next(found["project"] for found in runs if found["run_id"] == run_id)
+        return replay(store, run_id, args.until, second, changed=_changed(settings, run_id, project)).to_json()
 
 
 def _stored(wanted: str, settings: Settings, closing: ExitStack) -> tuple[Store, list[dict[str, Any]]]:
@@ -157,7 +159,23 @@ def _stored(wanted: str, settings: Settings, closing: ExitStack) -> tuple[Store,
 
     store = Store(settings.telemetry_path)
     closing.callback(store.close)
-    return store, [{"run_id": found.run_id, "name": found.name} for found in run_summaries(store)]
+    return store, [{"run_id": found.run_id, "name": found.name, "project": found.project} for found in run_summaries(store)]
+
+
+def _changed(settings: Settings, run_id: str, project: str) -> Mapping[str, Changed]:
+    """What people set for the rules on the run, so that the replay finds what the live engine would."""
+    from server.control.models import Control
+    from server.engine.settings import changed_rules
+
+    if not (settings.home / "control.sqlite").exists():
+        return {}
+    control = Control(settings.control_url)
+    try:
+        control.migrate()
+        with control.session(write=False) as session:
+            return changed_rules(session, run_id, project)
+    finally:
+        control.close()
 
 
 def run_id_named(runs: Sequence[Mapping[str, Any]], name: str, settings: Settings) -> str:

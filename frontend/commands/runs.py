@@ -21,12 +21,10 @@ def add_parser(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Prints one line a run, asked of the server where one owns the home."""
-    from frontend.owner import owner_of
     from server.settings import load_settings
 
     settings = load_settings({"home": args.home})
-    owner = owner_of(settings)
-    runs: list[dict[str, Any]] = owner.get("/api/v1/runs")["runs"] if owner else stored_runs(settings)
+    runs = listed_runs(settings)
     if args.json:
         out_json({"schema": 1, "runs": runs})
     elif not runs:
@@ -35,6 +33,15 @@ def run(args: argparse.Namespace) -> int:
         headers = ("run", "project", "name", "framework", "state", "last step", "seen", "points", "trajectories", "open incidents")
         table(headers, [_row(found) for found in runs], right=(5, 6, 7, 8, 9))
     return 0
+
+
+def listed_runs(settings: Settings) -> list[dict[str, Any]]:
+    """The runs of the home in the words of `GET /api/v1/runs`, asked of the server where one owns it."""
+    from frontend.owner import owner_of
+
+    owner = owner_of(settings)
+    runs: list[dict[str, Any]] = owner.get("/api/v1/runs")["runs"] if owner else stored_runs(settings)
+    return runs
 
 
 def stored_runs(settings: Settings) -> list[dict[str, Any]]:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from fastapi import APIRouter
 
-from server.api import channels, diagnosis, docs, health, incidents, paths, runs, sources, trajectories
+from server.api import backtests, channels, diagnosis, docs, health, incidents, paths, rules, runs, sources, trajectories
 
 ROUTERS: tuple[APIRouter, ...] = (
     runs.router,
     diagnosis.router,
     trajectories.router,
     incidents.router,
+    rules.router,
+    backtests.router,
     channels.router,
     sources.router,
     paths.router,

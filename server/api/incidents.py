@@ -5,15 +5,19 @@ from __future__ import annotations
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, HTTPException, Query
+from pydantic import BaseModel, ConfigDict
 
 from server.api.deps import Failure, Model, TheService
-from server.control.incidents import Incident, acknowledge, incident, incidents
+from server.control.incidents import Feedback, Incident, acknowledge, incident, incidents, set_feedback
 
 router = APIRouter(prefix="/api/v1/incidents", tags=["incidents"], responses={404: {"model": Failure}})
 
 
 class IncidentItem(Model):
-    """One incident. Times are Unix seconds; slice null: the whole batch; absorbed_by: the joint incident it is part of."""
+    """One incident. Times are Unix seconds; slice null: the whole batch; absorbed_by: the joint incident it is part of.
+
+    feedback: useful, false_alarm, or null where nobody judged it.
+    """
 
     id: str
     run_id: str
@@ -34,13 +38,22 @@ class IncidentItem(Model):
     updated_at: float
     closed_at: float | None
     acknowledged_at: float | None
+    feedback: str | None
     absorbed_by: str | None
 
 
 class IncidentDetail(IncidentItem):
-    """body: evidence, hypotheses, next_checks, trajectories, absorbed, as in `rlvitals diagnose --json`."""
+    """body: evidence, hypotheses, next_checks, trajectories, absorbed, rule, as in `rlvitals diagnose --json`."""
 
     body: dict[str, Any]
+
+
+class Judgement(BaseModel):
+    """What a person says of an incident."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    feedback: Feedback | None
 
 
 class IncidentList(Model):
@@ -80,6 +93,16 @@ def acknowledge_incident(service: TheService, incident_id: str) -> IncidentDetai
     if found is None:
         raise _unknown(incident_id)
     service.hub.publish({"type": "incident", "run_id": found.run_id, "incident_id": found.id, "kind": "incident.acknowledged"})
+    return IncidentDetail.model_validate(found)
+
+
+@router.put("/{incident_id}/feedback")
+def judge_incident(service: TheService, incident_id: str, said: Judgement) -> IncidentDetail:
+    """Says whether an incident was worth hearing of; null takes it back. The rule's hit rate follows."""
+    with service.control.session() as session:
+        found = set_feedback(session, incident_id, said.feedback)
+    if found is None:
+        raise _unknown(incident_id)
     return IncidentDetail.model_validate(found)
 
 

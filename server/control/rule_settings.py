@@ -53,6 +53,7 @@ def keep_rule_setting(session: Session, setting: RuleSetting) -> RuleSetting:
     if setting.empty:
         if row is not None:
             session.delete(row)
+            session.flush()
         return setting
     if row is None:
         row = RuleSettingRow(scope=setting.scope, target=setting.target, rule_code=setting.rule_code)

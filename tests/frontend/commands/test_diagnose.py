@@ -17,29 +17,6 @@ Command = Callable[..., subprocess.CompletedProcess[str]]
 HOSTILE = "run\x1b[31m\u202e"
 
 
-@pytest.fixture
-def make_run(tmp_path: Path) -> Callable[..., Path]:
-    """A run of 60 steps whose loss is not a number from a step on (None: never)."""
-
-    def make(name: str = "grpo-small", nan_from: int | None = 40, folder: str = "logs") -> Path:
-        place = tmp_path / folder / name
-        place.mkdir(parents=True)
-        rows = [
-            {
-                "step": step,
-                "reward.mean": 0.5 + 0.01 * (step % 5),
-                "grad.norm": 1.0 + 0.02 * (step % 3),
-                "loss.policy": float("nan") if nan_from is not None and step >= nan_from else 0.1,
-            }
-            for step in range(1, 61)
-        ]
-        (place / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-        (place / "config.json").write_text('{"algorithm": "grpo", "group": 8}')
-        return place
-
-    return make
-
-
 def answer(found: subprocess.CompletedProcess[str]) -> dict[str, Any]:
     value: dict[str, Any] = json.loads(found.stdout)
     return value
