@@ -67,7 +67,7 @@ def read(service: Any, run: RunSummary, view: OverviewView, only: Sequence[str] 
     window = _window(incidents, run.newest_step)
     first = min((int(c.steps[0]) for c in found.values()), default=0)
     newest = run.newest_step if run.newest_step is not None else max((int(c.steps[-1]) for c in found.values()), default=0)
-    happened = tuple((event.step, event.kind, event.text) for event in events(store, run.run_id)) if only is None else ()
+    happened = _happened(service, run.run_id) if only is None else ()
     seams = tuple(sorted({int(old.steps[0]) for c in found.values() for old in c.superseded}))
     return Drawn(run, view, chosen, missing, found, incidents, window, seams, (first, max(newest, first + 1)), evaluation, happened, panels)
 
@@ -92,6 +92,16 @@ def _incidents(service: Any, run_id: str) -> list[Any]:
 
     with service.control.session(write=False) as session:
         return sorted(open_incidents(session, run_id), key=urgency)
+
+
+def _happened(service: Any, run_id: str) -> tuple[tuple[int, str, str], ...]:
+    """Events that the trainer logged, and changes of the rules, each at the first step it counts for."""
+    from server.control.incidents import rule_changes
+
+    with service.control.session(write=False) as session:
+        changed = [(int(note["step"]), "rule", str(note["text"])) for note in rule_changes(session, run_id)]
+    logged = [(event.step, event.kind, event.text) for event in events(service.store, run_id)]
+    return tuple(sorted([*logged, *changed]))
 
 
 def _window(incidents: Sequence[Any], newest: int | None) -> Window | None:

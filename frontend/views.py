@@ -122,3 +122,10 @@ class IncidentsView(View):
 
     state: str = "open"
     run: str = ""
+
+
+@dataclass(frozen=True)
+class RuleView(View):
+    """/rules/<name>: for, whose settings are shown and changed: project:NAME, run:ID, empty for all runs."""
+
+    for_: str = ""

@@ -77,7 +77,7 @@ def _help() -> Component:
     rows = [
         ("/runs", "all runs"), ("/r/RUN", "one run: strip, incidents, curves"), ("/r/RUN/slices", "metric by length, lag, task"),
         ("/r/RUN/rollouts", "its answers, filtered"), ("/incidents/ID", "one incident with its evidence"),
-        ("/sources", "what was read, and what was not"), ("/api/docs", "the API"),
+        ("/rules", "every rule, its parameters, backtest"), ("/sources", "what was read, and what was not"), ("/api/docs", "the API"),
     ]  # fmt: skip
     table = html.Table([html.Tbody([html.Tr([html.Td(html.Code(a)), html.Td(b)]) for a, b in rows])], className="rlv-table")
     words = [

@@ -9,7 +9,7 @@ from typing import Any
 from dash import html
 from dash.development.base_component import Component
 
-from frontend.components.severity import chip, verdict_chip
+from frontend.components.severity import chip, preview_mark, verdict_chip
 from frontend.components.spark import spark
 from frontend.components.text import line, mono
 from frontend.components.words import change, number, sentence, signed
@@ -216,7 +216,7 @@ def incident_row(incident: Any, run_name: str, href: str, run_href: str, when: s
     return html.Tr(
         [
             html.Td(chip(incident.severity)),
-            html.Td([html.A(html.B(incident.symptom), href=href, className="rlv-go"), summary]),
+            html.Td([html.A(html.B(incident.symptom), href=href, className="rlv-go"), preview_mark(incident), summary]),
             html.Td(html.A(line(run_name), href=run_href, className="rlv-go")),
             html.Td(f"{incident.onset_step} to {incident.last_step}", className="num"),
             html.Td(told),

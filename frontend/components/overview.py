@@ -11,7 +11,7 @@ from dash.development.base_component import Component
 
 from frontend.address import address
 from frontend.components.families import Cell
-from frontend.components.severity import chip, verdict_chip
+from frontend.components.severity import chip, preview_mark, verdict_chip
 from frontend.components.svg import Shape, Svg, severity_shape
 from frontend.components.text import line, mono, visible_line
 from frontend.components.words import change, count, number, sentence
@@ -68,7 +68,7 @@ def incident_card(incident: Any, onsets: Sequence[Mapping[str, Any]], run_id: st
     opened = f"open, {count(max(0, newest - incident.onset_step))} steps, first seen at step {incident.detected_step}"
     text = [
         html.Div(
-            [chip(incident.severity), html.B(incident.symptom), html.Span(opened, className="rlv-sub-inline")],
+            [chip(incident.severity), html.B(incident.symptom), preview_mark(incident), html.Span(opened, className="rlv-sub-inline")],
             className="rlv-incident-head",
         ),
         html.P(line(sentence(incident.summary)), className="rlv-sentence"),

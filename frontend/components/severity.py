@@ -56,3 +56,16 @@ def mark(severity: str, text: Any, after: Any = None) -> Component:
 def verdict_chip(verdict: str) -> Component:
     """A hypothesis's verdict."""
     return html.Span([verdict_shape(verdict), html.Span(VERDICTS[verdict])], className=f"rlv-chip is-{verdict.replace('_', '-')}")
+
+
+def status_chip(status: str) -> Component:
+    """Preview or stable."""
+    return html.Span(status, className="rlv-chip is-watch" if status == "preview" else "rlv-chip is-quiet")
+
+
+def preview_mark(incident: Any) -> Component | None:
+    """A small word where the rule that found the incident is a preview; None for a stable one."""
+    if (incident.body.get("rule") or {}).get("status") != "preview":
+        return None
+    about = "Found by a preview rule: it has yet to show that it stays quiet, so chat hears of it only where a channel asks."
+    return html.Span("preview", className="rlv-preview", title=about)

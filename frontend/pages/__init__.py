@@ -18,7 +18,7 @@ from __future__ import annotations
 
 from types import ModuleType
 
-from frontend.pages import channels, incident, incidents, overview, rollouts, runs, slices, sources, trajectory
+from frontend.pages import channels, incident, incidents, overview, rollouts, rule, rules, runs, slices, sources, trajectory
 
 PAGES: tuple[ModuleType, ...] = (
     runs,
@@ -28,6 +28,8 @@ PAGES: tuple[ModuleType, ...] = (
     trajectory,
     incidents,
     incident,
+    rules,
+    rule,
     channels,
     sources,
 )

@@ -20,7 +20,7 @@ from frontend.components.severity import chip
 from frontend.components.text import line, mono
 from frontend.components.words import age, seconds
 from ingest.errors import RLVitalsError
-from server.notify.channels import Channel, Delivery, add_channel, channels, delete_channel, deliveries, switch_channel
+from server.notify.channels import Channel, Delivery, add_channel, ask_for_previews, channels, delete_channel, deliveries, switch_channel
 from server.notify.trial import Trial, send_sample
 
 PATH = "/channels"
@@ -97,12 +97,15 @@ def _register_actions(app: Dash, service: Any) -> None:
         Output("channels-seen", "data", allow_duplicate=True),
         Input({"type": "channels-test", "id": ALL}, "n_clicks"),
         Input({"type": "channels-switch", "id": ALL}, "n_clicks"),
+        Input({"type": "channels-preview", "id": ALL}, "n_clicks"),
         Input({"type": "channels-delete", "id": ALL}, "submit_n_clicks"),
         State("channels-seen", "data"),
         running=[(Output("channels-busy", "children"), "Waiting for the answer…", "")],
         prevent_initial_call=True,
     )
-    async def act(_tests: list[int | None], _switches: list[int | None], _deletes: list[int | None], _seen_before: str) -> tuple[Any, ...]:
+    async def act(
+        _tests: list[int | None], _switches: list[int | None], _previews: list[int | None], _deletes: list[int | None], _before: str
+    ) -> tuple[Any, ...]:
         chosen = ctx.triggered_id
         # A redrawn table brings new buttons, which report themselves unpressed.
         if not isinstance(chosen, dict) or not any(entry["value"] for entry in ctx.triggered):
@@ -121,8 +124,15 @@ def _act(service: Any, action: str, channel_id: str) -> Component:
         if action == "channels-delete":
             return _notice("The channel and its log are deleted.", "is-quiet") if delete_channel(session, channel_id) else gone
         known = next((channel for channel in channels(session) if channel.id == channel_id), None)
+        if action == "channels-preview":
+            asked = None if known is None else ask_for_previews(session, channel_id, not known.preview)
+            return gone if asked is None else _notice(f"{asked.name} {_preview_words(asked)}.", "is-quiet")
         switched = None if known is None else switch_channel(session, channel_id, not known.enabled)
     return gone if switched is None else _notice(f"{switched.name} is {'on' if switched.enabled else 'off'}.", "is-quiet")
+
+
+def _preview_words(channel: Channel) -> str:
+    return "also hears of preview rules" if channel.preview else "hears of stable rules alone"
 
 
 def _add(service: Any, kind: str, name: str, url: str, severity: str, secret: str | None) -> tuple[Channel, str | None]:
@@ -137,7 +147,7 @@ def _read(service: Any) -> tuple[list[Channel], list[Delivery]]:
 
 def _seen(listed: Sequence[Channel], log: Sequence[Delivery]) -> str:
     """Changes whenever something on the page would."""
-    return json.dumps([[(c.id, c.enabled, c.failures_in_row) for c in listed], [(d.id, d.state, d.attempt) for d in log]])
+    return json.dumps([[(c.id, c.enabled, c.failures_in_row, c.preview) for c in listed], [(d.id, d.state, d.attempt) for d in log]])
 
 
 def table(listed: Sequence[Channel]) -> Component:
@@ -162,7 +172,7 @@ def _row(channel: Channel) -> Component:
             html.Td(html.B(line(channel.name))),
             html.Td(_KIND_WORDS.get(channel.kind, channel.kind)),
             html.Td(mono(channel.address_hint)),
-            html.Td(chip(channel.min_severity)),
+            html.Td([chip(channel.min_severity), html.Div(_preview_words(channel), className="rlv-sub")]),
             html.Td(state),
             html.Td(html.Div(_buttons(channel), className="rlv-controls")),
         ]
@@ -171,10 +181,12 @@ def _row(channel: Channel) -> Component:
 
 def _buttons(channel: Channel) -> list[Component]:
     switch = "Switch off" if channel.enabled else "Switch on"
+    previews = "Stable rules alone" if channel.preview else "Also preview rules"
     delete = html.Button("Delete", className="rlv-button", **{"aria-label": f"Delete {channel.name}"})
     return [
         html.Button("Send a test", id={"type": "channels-test", "id": channel.id}, className="rlv-button"),
         html.Button(switch, id={"type": "channels-switch", "id": channel.id}, className="rlv-button"),
+        html.Button(previews, id={"type": "channels-preview", "id": channel.id}, className="rlv-button"),
         dcc.ConfirmDialogProvider(
             delete, id={"type": "channels-delete", "id": channel.id}, message=f"Delete the channel {channel.name} and its delivery log?"
         ),

@@ -16,23 +16,28 @@ from dash.exceptions import PreventUpdate
 from frontend import theme
 from frontend.address import NoSuchPage, address
 from frontend.components import incident as parts
+from frontend.components import markdown
+from frontend.components.feedback import feedback_buttons, register_feedback
 from frontend.components.flat import flat
 from frontend.components.frame import page_frame
 from frontend.components.heat_map import plain
-from frontend.components.severity import chip
+from frontend.components.severity import chip, preview_mark
 from frontend.components.text import line, mono
 from frontend.components.words import age, change, number, sentence
 from frontend.figures import incident as figures
 from frontend.ranges import format_range
+from ingest.errors import SettingsError
 from ingest.schema.metrics import metric as metric_of
 from server.control.incidents import Incident, acknowledge
 from server.control.incidents import incident as read_incident
+from server.engine.adjust import rule_named
 from server.engine.switches import how_to_log
 from server.queries.curves import Curve, curves
 from server.queries.incidents import Ranked, Worst, incident_curve, named_rollouts, worst_rollouts
 from server.queries.rollouts import RolloutFacts, RolloutFilter, count_rollouts, rollout_facts
 from server.queries.runs import RunSummary, run_summary
 from server.queries.slices import DIMENSIONS, MEASURES, SliceChange, slice_change
+from server.rules.document import rule_markdown
 
 PATH = "/incidents/<incident>"
 TITLE = "Incident"
@@ -123,7 +128,7 @@ def _state(incident: Incident) -> list[Any]:
         words.append(html.Span(["slice ", html.B(line(incident.slice))]))
     if incident.attempt > 1:
         words.append(html.Span(f"attempt {incident.attempt}"))
-    return [chip(incident.severity), *words]
+    return [chip(incident.severity), preview_mark(incident), *words]
 
 
 def _actions(incident: Incident, run: RunSummary, *, with_tokens: bool) -> list[Any]:
@@ -136,7 +141,13 @@ def _actions(incident: Incident, run: RunSummary, *, with_tokens: bool) -> list[
     if with_tokens:
         links.insert(2, _go("With tokens", address(ROLLOUTS, {"step": steps, "tok": "yes"}, run=run.run_id)))
     buttons = flat(html.Div(links, className="rlv-buttons"))
-    return [buttons, html.Span(acknowledgement(incident), id="incident-acknowledged"), dcc.Store(id="incident-id", data=incident.id)]
+    judged = html.Span(feedback_buttons(incident), id="incident-feedback", className="rlv-segments")
+    return [
+        buttons,
+        judged,
+        html.Span(acknowledgement(incident), id="incident-acknowledged"),
+        dcc.Store(id="incident-id", data=incident.id),
+    ]
 
 
 def _go(text: str, href: str) -> Component:
@@ -317,13 +328,28 @@ def _right(incident: Incident, run: RunSummary, drawn: Mapping[str, Curve]) -> l
     notes = [html.P(line(sentence(str(note)))) for note in body.get("notes") or ()]
     reached = ", ".join(f"{name} at step {step}" for name, step in sorted(incident.steps_by_severity.items(), key=lambda item: item[1]))
     raised = f"Rule {incident.rule_code}, version {incident.rule_version}. Severity: {reached or incident.severity}."
+    changed = (incident.body.get("rule") or {}).get("changed") or {}
+    if changed:
+        raised += f" Found with changed parameters: {', '.join(f'{name} {value:g}' for name, value in changed.items())}."
     origin = html.P(raised, className="rlv-facts")
     made.append(html.Section([html.Div(html.H2("How it was raised"), className="rlv-card-head"), *notes, origin], className="rlv-box"))
-    return [flat(part) for part in made]
+    return [*(flat(part) for part in made), *_rule(incident)]
+
+
+def _rule(incident: Incident) -> list[Component]:
+    """How the rule works, folded: the same text as on its page."""
+    try:
+        rule = rule_named(incident.rule_code)
+    except SettingsError:
+        return []  # found by a rule that this program does not have any more
+    page = html.A("Parameters and backtest", href=address("/rules/<name>", name=rule.name), className="rlv-go rlv-end")
+    text = html.Div([page, *markdown.blocks(markdown.without_title(rule_markdown(rule)))], className="rules-text")
+    return [html.Details([html.Summary("How this rule works"), flat(text)], className="rlv-box rules-fold")]
 
 
 def register(app: Dash, service: Any) -> None:
     """Acknowledge: stored, and told to every open page. News of the incident is announced, not drawn under the reader."""
+    register_feedback(app, service)
     app.clientside_callback(
         ClientsideFunction("rlv_pages", "changed"),
         Output("incident-news", "children"),

@@ -13,6 +13,7 @@ import pytest
 from ingest.discover import discover
 from ingest.load import load_run
 from ingest.store.connection import Store
+from server.backtests import Backtests
 from server.control.models import Control
 from server.hub import Hub
 
@@ -21,10 +22,12 @@ MakeRun: TypeAlias = Callable[..., str]
 
 @pytest.fixture
 def service() -> Iterator[Any]:
-    """What pages use of a service: store, control, hub, settings."""
+    """What pages use of a service: store, control, hub, settings, backtests (not started: orders wait)."""
     store, control = Store(None), Control("sqlite://")
     control.migrate()
-    yield SimpleNamespace(store=store, control=control, hub=Hub(), settings=SimpleNamespace(demo=False))
+    yield SimpleNamespace(
+        store=store, control=control, hub=Hub(), backtests=Backtests(store, control), settings=SimpleNamespace(demo=False)
+    )
     control.close()
     store.close()
 

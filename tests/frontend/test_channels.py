@@ -73,6 +73,10 @@ def test_switching_and_deleting_do_what_they_say(service: Any) -> None:
     channel, _ = page._add(service, "slack", "on call", URL, "warn", None)
     assert "on call is off." in drawn(page._act(service, "channels-switch", channel.id)) and not listed(service)[0].enabled
     assert "on call is on." in drawn(page._act(service, "channels-switch", channel.id)) and listed(service)[0].enabled
+    assert (
+        "on call also hears of preview rules." in drawn(page._act(service, "channels-preview", channel.id)) and listed(service)[0].preview
+    )
+    assert "stable rules alone" in drawn(page._act(service, "channels-preview", channel.id)) and not listed(service)[0].preview
     page._act(service, "channels-delete", channel.id)
     assert listed(service) == []
     assert "not there any more" in drawn(page._act(service, "channels-switch", channel.id))
