@@ -6,7 +6,7 @@ import json
 import sys
 from collections.abc import Callable
 
-from benchmarks import first_load, follow, ingest, overview
+from benchmarks import first_load, follow, ingest, overview, replay
 from benchmarks.served import answer, served
 
 MOST_FIRST_LOAD_BYTES = 2_500_000
@@ -17,6 +17,7 @@ def main() -> int:
     parts: dict[str, Callable[[], int]] = {
         "ingest": lambda: ingest.main([]),
         "overview": lambda: overview.main([]),
+        "replay": lambda: replay.main([]),
         "follow": lambda: follow.main([]),
         "first load": _first_load,
     }

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -24,7 +23,7 @@ _CONFIG = {
     "advantage": {"kind": "group_mean_std"},
 }  # fmt: skip
 
-# Level at the start, level at the end, and relative noise of one point; the way between them is a saturating rise or fall.
+# Level at the start, level at the end, and relative noise of one point; most of the way between them is gone after 900 steps.
 _CURVES: dict[str, tuple[float, float, float]] = {
     "reward.mean": (0.3, 0.62, 0.08), "reward.generated.mean": (0.3, 0.62, 0.08), "reward.std": (0.46, 0.44, 0.05),
     "reward.task.arithmetic.mean": (0.4, 0.7, 0.15), "reward.task.sorting.mean": (0.2, 0.6, 0.15),
@@ -35,21 +34,28 @@ _CURVES: dict[str, tuple[float, float, float]] = {
     "clip.frac": (0.006, 0.008, 0.2), "clip.frac_high": (0.003, 0.004, 0.2), "clip.frac_low": (0.003, 0.004, 0.2),
     "grad.norm": (0.4, 0.2, 0.15), "grad.norm_max": (0.6, 0.3, 0.2), "loss.policy": (0.02, 0.01, 0.6), "loss.total": (0.02, 0.01, 0.6),
     "loss.value": (0.3, 0.12, 0.1), "value.mean": (0.3, 0.6, 0.08), "value.explained_var": (0.3, 0.7, 0.04), "lr": (1e-6, 1e-6, 0.0),
-    "length.response.mean": (700.0, 760.0, 0.04), "length.response.max": (2048.0, 2048.0, 0.0), "length.response.median": (650.0, 700.0, 0.05),
+    "length.response.mean": (700.0, 760.0, 0.04), "length.response.max": (2048.0, 2048.0, 0.0),
+    "length.response.median": (650.0, 700.0, 0.05),
     "length.response.truncated_frac": (0.02, 0.012, 0.2), "length.response.terminated.mean": (680.0, 740.0, 0.04),
     "length.prompt.mean": (120.0, 120.0, 0.03), "group.zero_std_frac": (0.35, 0.3, 0.1), "group.solve_all_frac": (0.05, 0.2, 0.2),
-    "group.solve_none_frac": (0.3, 0.1, 0.2), "group.unique_frac": (0.99, 0.97, 0.01), "adv.mean": (0.0, 0.0, 0.0), "adv.neg_frac": (0.52, 0.5, 0.03),
+    "group.solve_none_frac": (0.3, 0.1, 0.2), "group.unique_frac": (0.99, 0.97, 0.01), "adv.mean": (0.0, 0.0, 0.0),
+    "adv.neg_frac": (0.52, 0.5, 0.03),
     "mismatch.logprob_diff.mean": (0.004, 0.005, 0.08), "mismatch.prob_diff.mean": (0.002, 0.0025, 0.08), "mismatch.kl": (2e-4, 3e-4, 0.2),
     "mismatch.kl_k3": (2e-4, 3e-4, 0.2), "mismatch.pearson": (0.998, 0.997, 0.0005), "is.weight.mean": (1.0, 1.0, 0.003),
     "is.weight.max": (1.8, 1.9, 0.1), "is.ess": (0.97, 0.96, 0.005), "lag.policy.mean": (0.5, 0.5, 0.1), "lag.policy.max": (1.0, 1.0, 0.0),
     "tokens.generated": (45000.0, 48000.0, 0.04), "tokens.trained": (45000.0, 48000.0, 0.04), "turns.mean": (2.0, 2.4, 0.05),
     "tools.calls_per_sample": (1.0, 1.4, 0.08), "tools.failure_frac": (0.04, 0.03, 0.2), "time.step_s": (60.0, 64.0, 0.05),
     "time.rollout_s": (35.0, 38.0, 0.06), "time.verify_s": (3.0, 3.0, 0.2), "time.update_s": (18.0, 19.0, 0.03),
-    "eval.heldout.score": (0.3, 0.6, 0.04), "eval.heldout.length.mean": (720.0, 780.0, 0.03), "eval.heldout.truncated_frac": (0.02, 0.012, 0.2),
+    "eval.heldout.score": (0.3, 0.6, 0.04), "eval.heldout.length.mean": (720.0, 780.0, 0.03),
+    "eval.heldout.truncated_frac": (0.02, 0.012, 0.2),
     "eval.code.mean@1": (0.2, 0.5, 0.06), "eval.sorting.mean@1": (0.2, 0.6, 0.06),
 }  # fmt: skip
 
-_TEXT_WORDS = ["first", "we", "add", "the", "two", "numbers", "then", "carry", "one", "so", "that", "the", "sum", "of", "both", "is", "larger", "than", "ten", "which", "gives", "an", "odd", "result", "next", "list", "each", "item", "sort", "them", "by", "size", "compare", "neighbours", "and", "swap", "where", "needed", "read", "the", "passage", "again", "it", "says", "that", "the", "river", "rose", "before", "dawn"]
+_TEXT = (
+    "first we add the two numbers then carry one so that the sum of both is larger than ten which gives an odd result next list each "
+    "item sort them by size compare neighbours and swap where needed read the passage again it says that the river rose before dawn"
+)
+_TEXT_WORDS = tuple(_TEXT.split(" "))
 
 
 def metric_names(count: int) -> list[str]:
@@ -75,30 +81,34 @@ def make(store: Store, steps: int, *, metrics: int, trajectories: int) -> None:
                     "INSERT INTO source VALUES (?, ?, ?, 'native', 'append', 'x', 0, 0, '{}', 'followed', 0, 1, 0, ?, 0, NULL, NULL)",
                     [source, RUN_ID, f"/bench/{name}", steps],
                 )
-    add(store, range(1, steps + 1), metrics=metrics, trajectories=trajectories, of=steps)
+    add(store, range(1, steps + 1), metrics=metrics, trajectories=trajectories)
 
 
-def add(store: Store, steps: range, *, metrics: int, trajectories: int, of: int, tokens: int = 0) -> None:
-    """The rows of those steps of a run that is `of` steps long; tokens: in each trajectory, with every token array."""
+def add(store: Store, steps: range, *, metrics: int, trajectories: int, tokens: int = 0) -> None:
+    """The rows of those steps; tokens: in each trajectory, with every token array."""
     for part in _parts(steps, 500):
         with store.transaction() as connection:
-            for columns in _points(part, metrics, of):
-                connection.execute("INSERT INTO point SELECT series, 1, 1, step, value, NULL FROM columns")
+            connection.register("new_rows", _points(part, metrics))
+            connection.execute("INSERT INTO point SELECT series, 1, 1, step, value, NULL FROM new_rows ORDER BY step, series")
             if trajectories:
-                rows = _trajectories(part, trajectories, of, tokens)
+                rows = _trajectories(part, trajectories, tokens)
                 names = ", ".join(rows)
+                connection.register("new_rows", rows)
                 connection.execute(
-                    f"INSERT INTO trajectory (run_id, source_id, attempt, has_tokens, {names}) SELECT '{RUN_ID}', 2, 1, {tokens > 0}, {names} FROM rows"
+                    f"""INSERT INTO trajectory (run_id, source_id, attempt, has_tokens, {names})
+                        SELECT '{RUN_ID}', 2, 1, {tokens > 0}, {names} FROM new_rows"""
                 )
             if tokens:
                 connection.execute(_TOKENS.format(tokens=tokens), {"run": RUN_ID, "first": part.start, "last": part[-1]})
+            connection.unregister("new_rows")
 
 
 # Log-probs are those of one sampler with a small difference between engine and trainer; the update moves each by its advantage.
 _TOKENS = """
 INSERT INTO token (run_id, source_id, attempt, step, n, token_ids, response_mask, loss_mask, rollout_logprobs, old_logprobs,
                    current_logprobs, ref_logprobs, entropies, advantages, policy_versions)
-SELECT run_id, 2, 1, step, n, list(place), list(1), list(1), list(lp), list(lp + 0.004 * (b - 0.5)), list(lp + 0.003 * advantage + 0.004 * (a - 0.5)),
+SELECT run_id, 2, 1, step, n, list(place), list(1), list(1), list(lp), list(lp + 0.004 * (b - 0.5)),
+       list(lp + 0.003 * advantage + 0.004 * (a - 0.5)),
        list(lp - 0.05 * b), list(1.5 * a), list(advantage), list(step)
 FROM (SELECT t.run_id, t.step, t.n, t.advantage, place, hash(t.step, t.n, place) / 18446744073709551616.0 AS a,
              hash(place, t.n, t.step) / 18446744073709551616.0 AS b, ln(0.02 + 0.98 * sqrt(a)) AS lp
@@ -115,27 +125,31 @@ def _generator(*key: int) -> np.random.Generator:
     return np.random.default_rng([_SEED, *key])
 
 
-def _course(steps: NDArray[np.int64], of: int, start: float, end: float) -> NDArray[np.float64]:
+def _course(steps: NDArray[np.int64], start: float, end: float) -> NDArray[np.float64]:
     return start + (end - start) * (1 - np.exp(-steps / 300))
 
 
-def _points(part: range, metrics: int, of: int) -> Iterable[dict[str, NDArray[Any]]]:
+def _points(part: range, metrics: int) -> dict[str, NDArray[Any]]:
     steps = np.arange(part.start, part.stop)
+    found: dict[str, list[NDArray[Any]]] = {"series": [], "step": [], "value": []}
     for number, name in enumerate(metric_names(metrics)):
         start, end, noise = _CURVES.get(name, (1.0 + number / 50, 1.2 + number / 50, 0.05))
         chance = _generator(number, part.start)
-        values = _course(steps, of, start, end) * (1 + noise * chance.standard_normal(steps.size))
+        values = _course(steps, start, end) * (1 + noise * chance.standard_normal(steps.size))
         picked = steps % _EVAL_EVERY == 0 if name.startswith("eval.") else np.ones(steps.size, bool)
-        yield {"series": np.full(int(picked.sum()), number), "step": steps[picked], "value": values[picked]}
+        found["series"].append(np.full(int(picked.sum()), number))
+        found["step"].append(steps[picked])
+        found["value"].append(values[picked])
+    return {name: np.concatenate(arrays) for name, arrays in found.items()}
 
 
-def _trajectories(part: range, per_step: int, of: int, tokens: int) -> dict[str, NDArray[Any]]:
+def _trajectories(part: range, per_step: int, tokens: int) -> dict[str, NDArray[Any]]:
     steps = np.repeat(np.arange(part.start, part.stop), per_step)
     n = np.tile(np.arange(per_step), len(part))
     chance = _generator(10_000, part.start)
     groups = np.arange(steps.size) // GROUP
     hardness = np.repeat(chance.normal(0, 1.5, groups[-1] + 1), GROUP)
-    solved = chance.random(steps.size) < 1 / (1 + np.exp(hardness - 4 * (_course(steps, of, 0.3, 0.62) - 0.5)))
+    solved = chance.random(steps.size) < 1 / (1 + np.exp(hardness - 4 * (_course(steps, 0.3, 0.62) - 0.5)))
     reward = solved.astype(np.float64)
     by_group = reward.reshape(-1, GROUP)
     advantage = ((by_group - by_group.mean(axis=1, keepdims=True)) / (by_group.std(axis=1, ddof=1, keepdims=True) + 1e-6)).ravel()
@@ -144,6 +158,7 @@ def _trajectories(part: range, per_step: int, of: int, tokens: int) -> dict[str,
     tasks = np.array(TASKS, dtype=object)[(steps + number) % len(TASKS)]
     lag = chance.integers(0, 2, steps.size)
     texts = _texts(chance, steps.size)
+    asked = zip(steps, number, tasks, strict=True)
     return {
         "step": steps,
         "n": n,
@@ -152,7 +167,9 @@ def _trajectories(part: range, per_step: int, of: int, tokens: int) -> dict[str,
         "task": tasks,
         "difficulty": _text(str(3 + int(h > 0)) for h in hardness),
         "origin": np.full(steps.size, "policy", dtype=object),
-        "prompt": _text(f"Problem {s}.{g} of {task}: {_TEXT_WORDS[(s * 7 + g) % len(_TEXT_WORDS)]}?" for s, g, task in zip(steps, number, tasks, strict=True)),
+        "prompt": _text(
+            f"Problem {s}.{g} of {task}: {_TEXT_WORDS[(s * 7 + g) % len(_TEXT_WORDS)]}?" for s, g, task in asked
+        ),
         "response": texts,
         "reward": reward,
         "advantage": np.round(advantage, 4),
@@ -181,9 +198,3 @@ def _texts(chance: np.random.Generator, count: int) -> NDArray[Any]:
 
 def _text(values: Iterable[str]) -> NDArray[Any]:
     return np.array(list(values), dtype=object)
-
-
-def expected_rows(steps: int, metrics: int, trajectories: int) -> tuple[int, int]:
-    """Points and trajectories that make() writes."""
-    seldom = sum(name.startswith("eval.") for name in metric_names(metrics))
-    return steps * (metrics - seldom) + math.floor(steps / _EVAL_EVERY) * seldom, steps * trajectories

@@ -80,16 +80,56 @@ def similarities(prompts: Sequence[int], texts: Sequence[str]) -> tuple[float, f
 
     NaN where there is no such pair.
     """
-    sets = [shingles(text) for text in texts]
     first = {prompt: position for position, prompt in reversed(list(enumerate(prompts)))}
-    inside = [jaccard(sets[i], sets[j]) for i, j in itertools.combinations(range(len(sets)), 2) if prompts[i] == prompts[j]]
-    outside = [jaccard(sets[i], sets[j]) for i, j in itertools.combinations(sorted(first.values()), 2)]
+    likeness = _likeness(texts)
+    inside = [likeness[i][j] for i, j in itertools.combinations(range(len(texts)), 2) if prompts[i] == prompts[j]]
+    outside = [likeness[i][j] for i, j in itertools.combinations(sorted(first.values()), 2)]
     return _mean(inside), _mean(outside)
+
+
+def _likeness(texts: Sequence[str]) -> list[list[float]]:
+    """Jaccard similarity of every text with every other."""
+    numbers = _numbered([_plain(text) for text in texts])
+    if numbers is None:
+        sets = [shingles(text) for text in texts]
+        return [[jaccard(a, b) for b in sets] for a in sets]
+    owners, shingle = numbers
+    held = np.zeros((len(texts), (int(shingle.max()) // 64 + 1) * 64), np.bool_)
+    held[owners, shingle] = True
+    words = np.packbits(held, axis=1).view(np.uint64)  # counted by bits: a product of matrices would wake all cores for so little
+    shared = np.bitwise_count(words[:, None, :] & words[None, :, :]).sum(axis=2, dtype=np.int64)
+    own = shared.diagonal()
+    found: list[list[float]] = (shared / (own[:, None] + own[None, :] - shared)).tolist()
+    return found
+
+
+def _numbered(texts: Sequence[str]) -> tuple[NDArray[np.int64], NDArray[np.int64]] | None:
+    """Text and number of every shingle, equal shingles with equal numbers; None for texts too short or too rich to be packed in 64 bits."""
+    sizes = [len(text) for text in texts]
+    if min(sizes) < SHINGLE:
+        return None
+    joined = "".join(texts)
+    try:
+        codes, bits = np.frombuffer(joined.encode("latin-1"), np.uint8).astype(np.int64), 8
+    except UnicodeEncodeError:
+        points, numbers = np.unique(np.frombuffer(joined.encode("utf-32-le", "surrogatepass"), np.uint32), return_inverse=True)
+        codes, bits = numbers.astype(np.int64), 12
+        if len(points) > 1 << bits:
+            return None
+    owner = np.repeat(np.arange(len(texts)), sizes)
+    packed = sum(codes[k : len(codes) - SHINGLE + 1 + k] << (bits * k) for k in range(SHINGLE))
+    inside = owner[SHINGLE - 1 :] == owner[: len(owner) - SHINGLE + 1]
+    _, shingle = np.unique(np.asarray(packed)[inside], return_inverse=True)
+    return owner[: len(owner) - SHINGLE + 1][inside], shingle
+
+
+def _plain(text: str) -> str:
+    return " ".join(text.split())
 
 
 def shingles(text: str) -> frozenset[str]:
     """Every run of 5 characters; white space counts as one blank."""
-    plain = " ".join(text.split())
+    plain = _plain(text)
     return frozenset(plain[at : at + SHINGLE] for at in range(max(1, len(plain) - SHINGLE + 1)))
 
 
