@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from itertools import pairwise
-from typing import Any
+from itertools import groupby
+from operator import itemgetter
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +16,9 @@ from ingest.schema.metrics import apply_transform
 from ingest.schema.records import Json
 from ingest.store.connection import Columns, Store
 from server.queries.view import Event, Position, RunData, RunFacts
+
+_Points: TypeAlias = tuple[NDArray[Any], NDArray[Any], NDArray[Any]]
+"""Attempts, steps and values."""
 
 
 def load_run(store: Store, run_id: str) -> RunData:
@@ -107,25 +111,33 @@ def _times(store: Store, run_id: str, after: Position | None) -> Columns:
 
 
 def _series(store: Store, run_id: str, after: Position | None) -> Iterator[tuple[str, NDArray[Any], NDArray[Any], NDArray[Any]]]:
+    keys = store.rows(
+        "SELECT coalesce(metric, source_key) AS id, series_id, transform FROM series WHERE run_id = ? ORDER BY id, source_key", [run_id]
+    )
     columns = store.columns(
-        f"""SELECT id, transform, attempt, step, value FROM (
-                SELECT coalesce(metric, source_key) AS id, transform, source_key, attempt, step, avg(value) AS value
-                FROM ({_behind("*", "point")}) JOIN series USING (series_id) WHERE run_id = $run GROUP BY ALL)
-            QUALIFY row_number() OVER (PARTITION BY id, attempt, step ORDER BY source_key) = 1
-            ORDER BY id, attempt, step""",
+        f"""SELECT series_id, attempt, step, avg(value) AS value FROM ({_behind("series_id, attempt, step, value", "point")})
+            WHERE series_id IN (SELECT series_id FROM series WHERE run_id = $run) GROUP BY ALL ORDER BY series_id, attempt, step""",
         _place(run_id, after),
     )
-    ids = columns["id"].astype(str)
-    edges = [0, *(np.flatnonzero(ids[1:] != ids[:-1]) + 1).tolist(), ids.size] if ids.size else []
-    for first, end in pairwise(edges):
-        part = slice(first, end)
-        yield str(ids[first]), columns["attempt"][part], columns["step"][part], _in_unit(columns["transform"][part], columns["value"][part])
+    for metric, group in groupby(keys, key=itemgetter(0)):
+        parts = [part for _, series, transform in group if len((part := _part(columns, series, transform))[1])]
+        if parts:
+            yield metric, *(parts[0] if len(parts) == 1 else _first_of(parts))
 
 
-def _in_unit(transforms: NDArray[Any], values: NDArray[Any]) -> NDArray[Any]:
-    """Values as logged in the unit of their metric."""
-    changed = values.astype(np.float64)
-    for name in {t for t in transforms.tolist() if t not in (None, "identity")}:
-        here = transforms == name
-        changed[here] = [apply_transform(name, value) for value in changed[here].tolist()]
-    return changed
+def _part(columns: Columns, series: int, transform: str | None) -> _Points:
+    first, end = columns["series_id"].searchsorted(series), columns["series_id"].searchsorted(series, "right")
+    values = columns["value"][first:end].astype(np.float64)
+    if transform not in (None, "identity"):
+        values = np.array([apply_transform(transform, value) for value in values.tolist()])
+    return columns["attempt"][first:end], columns["step"][first:end], values
+
+
+def _first_of(parts: list[_Points]) -> _Points:
+    """Of several points at one place that of the first part."""
+    attempts, steps, values = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
+    order = np.lexsort((steps, attempts))  # stable: equal places stay in the order of the parts
+    attempts, steps, values = attempts[order], steps[order], values[order]
+    new = np.ones(len(steps), np.bool_)
+    new[1:] = (steps[1:] != steps[:-1]) | (attempts[1:] != attempts[:-1])
+    return attempts[new], steps[new], values[new]

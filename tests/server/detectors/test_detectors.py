@@ -12,6 +12,7 @@ from server.detectors.baseline import Baseline, baseline, median_spread, robust_
 from server.detectors.change import change_point
 from server.detectors.drift import cusum, ewma, ewma_limit, page_hinkley
 from server.detectors.level import beyond, share, since
+from server.detectors.middle import mean, median
 from server.detectors.spike import spikes
 from server.detectors.trend import autocorrelation, trend
 
@@ -151,3 +152,52 @@ def test_levels_count_the_newest_points_and_say_since_when() -> None:
     assert since(np.array([2.0, 0, 0, 0]), 1) == 4
     assert share(values, 1) == pytest.approx(0.5)
     assert share(np.array([np.nan]), 1) == 0
+
+
+MIXED = st.lists(st.one_of(st.floats(-9, 9), st.integers(-2, 2).map(float), st.sampled_from([np.nan, np.inf, -np.inf])), max_size=500)
+
+
+@given(MIXED)
+def test_median_and_mean_are_numpys(drawn: list[float]) -> None:
+    values = np.array(drawn)
+    with np.errstate(invalid="ignore"):
+        expected = np.median(values) if len(values) else np.nan
+        assert np.array_equal(median(values), expected, equal_nan=True)
+        assert np.array_equal(median(drawn), expected, equal_nan=True)
+        assert not len(values) or np.array_equal(mean(values), np.mean(values), equal_nan=True)
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(390, 410))
+def test_the_median_of_a_long_series_is_numpys(seed: int, n: int) -> None:
+    values = np.random.default_rng(seed).normal(size=n).round(1)
+    assert median(values) == np.median(values)
+    values[seed % n] = np.nan
+    assert np.isnan(median(values))
+
+
+@given(
+    st.lists(st.sampled_from([0.0, 1.0, 1.0, 1.0, np.nan]), max_size=30),
+    st.lists(st.tuples(st.integers(1, 300), st.integers(1, 4)), max_size=5),
+    st.integers(0, 3),
+)
+def test_the_newest_stretch_is_found_however_long_it_is(few: list[float], blocks: list[tuple[int, int]], allowed: int) -> None:
+    values = np.array([value for above, below in blocks for value in [1.0] * above + [0.0] * below] + few)
+    n = len(values)
+    above = [at for at in range(n) if values[at] > 0.5]
+    expected = n
+    if above and above[-1] >= n - 1 - allowed:
+        expected = above[-1]
+        for at in reversed(above[:-1]):
+            if expected - at > allowed + 1:
+                break
+            expected = at
+    assert since(values, 0.5, allowed) == expected
+    assert since(-values, -0.5, allowed, below=True) == expected
+
+
+@given(SERIES, st.integers(0, 90))
+def test_arrays_from_a_position_on_are_the_rest_of_those_from_the_start(values: np.ndarray, start: int) -> None:
+    start = min(start, len(values))
+    for whole, part in zip(rolling(values, 20, 3, 5), rolling(values, 20, 3, 5, start=start), strict=True):
+        np.testing.assert_array_equal(whole[start:], part)
+    np.testing.assert_array_equal(spikes(values)[start:], spikes(values, start=start))

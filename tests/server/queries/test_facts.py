@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from ingest.discover import discover
 from ingest.load import identify
@@ -271,6 +275,26 @@ def test_similarity_is_the_shared_part_of_all_shingles() -> None:
     within, across = similarities([1, 1, 2], ["abcdef", "abcdef", "zzzzzz"])
     assert (within, across) == (1, 0)
     assert math.isnan(similarities([1], ["abcdef"])[1])
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.integers(1, 3),
+            st.text(st.sampled_from("ab c\nüß河が\U0001f600"), max_size=30) | st.text(st.sampled_from("abc "), min_size=5),
+        ),
+        min_size=1,
+        max_size=8,
+    )
+)
+def test_similarities_are_those_of_the_sets_of_shingles(drawn: list[tuple[int, str]]) -> None:
+    prompts, sets = [p for p, _ in drawn], [shingles(text) for _, text in drawn]
+    first = sorted({p: at for at, p in reversed(list(enumerate(prompts)))}.values())
+    pairs = list(itertools.combinations(range(len(drawn)), 2))
+    inside = [jaccard(sets[i], sets[j]) for i, j in pairs if prompts[i] == prompts[j]]
+    outside = [jaccard(sets[i], sets[j]) for i, j in pairs if i in first and j in first]
+    expected = [sum(found) / len(found) if found else math.nan for found in (inside, outside)]
+    np.testing.assert_array_equal(similarities(prompts, [text for _, text in drawn]), expected)
 
 
 def test_a_tail_repeats_by_its_period_or_by_how_far_it_shrinks() -> None:
