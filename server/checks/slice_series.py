@@ -22,6 +22,8 @@ EVALUATIONS = 4
 _WIDE = 4
 """The wide window holds so many times as much: for falls that are slow or small."""
 _GAPS = (0, 50, 200)
+_FIRST = 10
+"""Points from which a run's habits are read: they do not change while it goes on."""
 _TOGETHER = frozenset({"heldout", "overall", "primary", "all", "mean", "avg", "average", "total"})
 """Names under which an evaluation of everything is logged."""
 
@@ -80,9 +82,21 @@ def _training(view: RunView) -> list[Slice]:
                 )
             )
             continue
+        if not _complete(series, _chain(view, derived.get(name, metric))):
+            first = samples[:_FIRST]
+            samples = np.full(len(series), float(first[first > 1].mean()) if (first > 1).any() else 1.0)
         need = min(float(SAMPLES), PROMPTS * prompts)
         result.append(Slice(name, metric, series, samples, falls(series.values, samples, (need, _WIDE * need), _GAPS, share=0.25)))
     return result
+
+
+def _complete(series: Series, rows: Series) -> bool:
+    """Whether rows hold all responses of each step: then their means are the logged ones. A part of them cannot say how many there were."""
+    first = Series(rows.steps[:_FIRST], rows.values[:_FIRST])
+    at = np.searchsorted(series.steps, first.steps)
+    known = at < len(series)
+    known[known] = series.steps[at[known]] == first.steps[known]
+    return bool(known.any()) and bool((np.abs(series.values[at[known]] - first.values[known]) < 1e-3).all())
 
 
 def _samples(view: RunView, name: str, steps: NDArray[np.int64]) -> tuple[Floats | None, float]:
@@ -92,7 +106,7 @@ def _samples(view: RunView, name: str, steps: NDArray[np.int64]) -> tuple[Floats
         return None, 1.0
     n = _at(share, steps) * _at(size, steps)
     # From the first points, which do not change while a run goes on.
-    group = float(np.median(size.values[:10])) / max(float(np.median(prompts.values[:10])), 1.0) if len(prompts) else 1.0
+    group = float(np.median(size.values[:_FIRST])) / max(float(np.median(prompts.values[:_FIRST])), 1.0) if len(prompts) else 1.0
     return np.maximum(n, 1.0), max(group, 1.0)
 
 
