@@ -87,8 +87,10 @@ class EntropyCollapse:
         whole, series = history(view, metric), points(view, metric)
         if len(whole) < 20 or not fresh(view, series):
             return ()
-        quick = self._quickly(view, metric, series)
         start = sorted(whole.values[4:20].tolist())[8]
+        if start <= 0:  # an estimate that began at 0 or below says nothing about a share of it
+            return ()
+        quick = self._quickly(view, metric, series)
         limit = max(p["of_start"] * start, p["absolute"] if start >= p["least_start"] else 0.0)
         held = window(series, p["held_steps"], p["held_points"], fewest=5)
         if len(series) < held or beyond(-series.values, -limit, held) < held:

@@ -53,6 +53,7 @@ class LengthCollapse:
         Param(
             "longer_before", 3, "times", 1.5, 100, "default of ours", "for short answers: the median before was so many times that limit"
         ),
+        Param("z", 3, "MADN", 0, 30, "symptoms 0.3", "lengths that scatter as wide as they are long have not collapsed"),
         Param("held", 2, "points", 1, 20, "symptoms 4"),
         Param("start_points", 20, "points", 5, 100, "symptoms 0.3"),
     )
@@ -87,19 +88,19 @@ class LengthCollapse:
                 continue
             if not fresh(view, series) or not warmed_up(view, series):
                 continue
-            usual = self._usual(view, series)
-            limit = p["of_baseline"] * usual
+            usual, spread = self._usual(view, series)
+            limit = min(p["of_baseline"] * usual, usual - p["z"] * spread)
             if metric in _MEDIAN and usual > p["longer_before"] * p["tokens"]:
-                limit = max(limit, p["tokens"])
+                limit = max(limit, min(p["tokens"], usual - p["z"] * spread))
             if now < limit:
                 return (self._finding(view, metric, limit, usual),)
         return ()
 
-    def _usual(self, view: RunView, series: Series) -> float:
-        """The longer of the moving baseline and the run's start."""
+    def _usual(self, view: RunView, series: Series) -> tuple[float, float]:
+        """The longer of the moving baseline and the run's start, and the spread of the former."""
         start = median(series.values[: int(view.params["start_points"])])
         base = baseline(series.values, window(series, 50, 50), gap=max(5, int(view.params["held"])))
-        return max(start, base.median) if base is not None else start
+        return (max(start, base.median), base.spread) if base is not None else (start, 0.0)
 
     def _finding(self, view: RunView, metric: str, limit: float, usual: float) -> Finding:
         onset = below_for(view, metric, limit)
