@@ -38,7 +38,7 @@ class Compared(NamedTuple):
         return (self.own - self.other) / self.error if 0 < self.error < math.inf else 0.0
 
 
-def _quality(view: RunView) -> str | None:
+def quality_metric(view: RunView) -> str | None:
     """The evaluation both runs have, else the reward both have."""
     other = view.second_run
     if other is None:
@@ -86,7 +86,7 @@ def at_equal_samples(view: RunView, metric: str) -> Compared | None:
 
 def no_separable_effect(view: RunView, finding: Finding) -> CheckResult:
     """Seed noise: at equal samples the run is no worse than the other one beyond the noise of both."""
-    metric = _quality(view)
+    metric = quality_metric(view)
     found = at_equal_samples(view, metric) if metric else None
     if metric is None or found is None:
         return cannot("no_separable_effect", *_wanting(view), "config.prompts_per_step", "config.group_size")
@@ -97,7 +97,7 @@ def no_separable_effect(view: RunView, finding: Finding) -> CheckResult:
 
 def fewer_samples(view: RunView, finding: Finding) -> CheckResult:
     """Fewer updates or samples: worse at equal steps, and no longer so at equal samples."""
-    metric = _quality(view)
+    metric = quality_metric(view)
     at_samples = at_equal_samples(view, metric) if metric else None
     at_steps = compare(view, metric, view.step, view.step) if metric else None
     if metric is None or at_samples is None or at_steps is None:

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from server.checks.base import CheckResult, Finding, answer, cannot
+from server.checks.measure import finite
 from server.queries.view import RunView
 
 Floats = NDArray[np.float64]
@@ -166,14 +167,12 @@ def _is_last(row: Row) -> NDArray[np.bool_]:
 
 
 def _bounded(view: RunView, finding: Finding) -> CheckResult:
-    pairs = [view.series(f"mismatch.logprob_diff.{kind}").since(finding.onset_step).tail(5).values for kind in ("mean", "max")]
-    if not len(pairs[0]) or not len(pairs[1]):
+    mean, most = (finite(view.series(f"mismatch.logprob_diff.{kind}").since(finding.onset_step)).values[-5:] for kind in ("mean", "max"))
+    if not len(mean) or not len(most) or not mean.mean() > 0:
         return cannot("few_tokens", "current_logprobs", *_MISSING, note=f"token rows of fewer than {FEWEST_FOR_TAIL} tokens in reach")
-    mean, most = float(np.nanmean(pairs[0])), float(np.nanmax(pairs[1]))
-    if not mean > 0 or not math.isfinite(most):
-        return cannot("few_tokens", "current_logprobs", *_MISSING)
-    bound = 0.001 * most / mean
-    note = f"the largest difference is {most / mean:.0f} times the mean one, so the top .1 % of tokens carry at most {min(bound, 1):.0%}"
+    times = float(most.max() / mean.mean())
+    bound = 0.001 * times
+    note = f"the largest difference is {times:.0f} times the mean one, so the top .1 % of tokens carry at most {min(bound, 1):.0%}"
     return answer("few_tokens", False, bound < 0.3, {"share_at_most": min(bound, 1.0)}, note)
 
 

@@ -67,7 +67,7 @@ def cut_as_end(view: RunView, finding: Finding) -> CheckResult:
     before = finite(view.series(metric))
     earlier = before.values[before.steps < finding.onset_step][-30:]
     usual = float(earlier.mean()) if len(earlier) >= 5 else None
-    rose = usual is None or share > 2 * usual
+    rose = usual is not None and share > 2 * usual
     note = f"{share:.1%} of the responses are cut" + (f", {usual:.1%} before" if usual is not None else "")
     return answer("cut_as_end", share > 0.2 and rose, share < 0.02, {"truncated_frac": share, "before": usual}, note)
 

@@ -73,7 +73,7 @@ class AdvantageOrMaskFault:
     )
     hold_points = 20
     hypotheses: tuple[Hypothesis, ...] = (
-        hypothesis("H14d", "trajectories", integrity.sign_reversed, integrity.update_wrong_way),
+        hypothesis("H14d", "trajectories", integrity.sign_reversed, integrity.update_wrong_way, second.brake_reversed),
         hypothesis("H14h", "tokens", integrity.mask_covers_prompt),
         hypothesis("H14f", "tokens", integrity.mask_covers_tools),
         hypothesis("H14a", "trajectories", integrity.groups_of_one),

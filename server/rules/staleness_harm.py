@@ -22,7 +22,8 @@ class StalenessHarm:
         The largest policy lag against the configured bound (versions): above half of it watch, above it critical. Besides, with a mean
         lag of at least two versions: mean absolute log-prob difference above .1 nats and three times that of fresh samples (of lag 0,
         or of earlier steps with a lower lag), effective sample size below .3, mean behaviour ratio off by more than .1, or three times
-        as many clipped tokens that rise with age within the same steps: warn; with a falling reward critical.
+        as many clipped tokens that rise with age within the same steps, or, where a second run is chosen, a lower evaluation than its
+        at equal samples: warn; with a falling reward critical.
 
     Why it matters:
         The loss treats old samples as the policy's own. Age itself is no fault: what counts is whether ratio and quality suffer.
@@ -58,6 +59,7 @@ class StalenessHarm:
         Param("clip_times", 3, "ratio", 1, 100, "symptoms 6", "clipped tokens against those while samples were fresh"),
         Param("clip_least", 0.05, "0..1", 0, 1, "default of ours", "a smaller share of clipped tokens is no effect"),
         Param("lag_correlation", 0.3, "0..1", 0, 1, "symptoms 6", "rank correlation of lag and mismatch within the same steps"),
+        Param("reference_z", 3, "standard errors", 1, 20, "symptoms 6", "worse than a second run at equal samples; 2 there, for one look"),
         Param("bound_points", 3, "points", 1, 20, "default of ours", "newest points of which two pass the bound"),
     )
     hold_points = 20
@@ -109,7 +111,7 @@ class StalenessHarm:
         lag = level(view, metric, 5)
         if lag is None or lag < p["least_lag"]:
             return None
-        text = self._ratio(view) or self._weights(view) or self._clipped(view)
+        text = self._ratio(view) or self._weights(view) or self._clipped(view) or self._reference(view)
         if text is None:
             return None
         onset = beyond_for(view, metric, p["least_lag"] / 2)
@@ -151,6 +153,14 @@ class StalenessHarm:
         if fresh is None or by_lag is None or now < p["clip_times"] * max(fresh, 1e-4) or by_lag < p["lag_correlation"]:
             return None
         return f"{now:.1%} of tokens are clipped ({fresh:.2%} when fresh), more with age (rank correlation {by_lag:.2f})"
+
+    def _reference(self, view: RunView) -> str | None:
+        """Worse than the second run at equal samples, where a person chose one that holds the same evaluation or reward."""
+        metric = second.quality_metric(view) if view.second_run is not None else None
+        found = second.at_equal_samples(view, metric) if metric is not None else None
+        if found is None or found.z > -view.params["reference_z"]:
+            return None
+        return f"{metric} is {found.own:.3f}, {found.other:.3f} in the second run at equal samples"
 
     def _while_fresh(self, view: RunView, metric: str) -> float | None:
         """Median of a metric over the points with a lag below half of the least; None with fewer than five."""
