@@ -65,7 +65,7 @@ _FEWEST_GROUPS = 20
 
 
 def acceptance(view: RunView) -> Acceptance | None:
-    """The newest five points or more (20 groups) against the first hundred; None where either holds too few groups.
+    """The newest five points or more (20 groups) against the first half of the run, 50 points at most; None for want of groups.
 
     The past is the run's beginning, so that a fault that lasts does not become its own past.
     """
@@ -74,12 +74,12 @@ def acceptance(view: RunView) -> Acceptance | None:
         return None
     n = counts.values[np.searchsorted(counts.steps, share.steps[-20:])]
     newest = max(5, int(np.searchsorted(np.cumsum(n[::-1]), _FEWEST_GROUPS)) + 1)
-    first = min(100, len(share) - newest)
-    if newest > 20 or first < 10:
+    m = counts.values[np.searchsorted(counts.steps, share.steps[: min(50, len(share) - newest)])]
+    enough = int(np.searchsorted(np.cumsum(m), _FEWEST_GROUPS)) + 1
+    first = max(10, enough, min(len(m), len(share) // 2))
+    if newest > 20 or first > len(m):
         return None
-    m = counts.values[np.searchsorted(counts.steps, share.steps[:first])]
-    if float(m.sum()) < _FEWEST_GROUPS:
-        return None
+    m = m[:first]
     n = n[-newest:]
     old, new = float((share.values[:first] * m).sum() / m.sum()), float((share.values[-newest:] * n).sum() / n.sum())
     p = max(old, 0.01)
