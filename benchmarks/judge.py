@@ -52,7 +52,7 @@ def _replay(store: Store) -> dict[str, object]:
     reading, data = _timed(lambda: load_run(store, history.RUN_ID))
     facts, _ = _timed(lambda: add_facts(data))
     rules = RuleSet(RULES, strict=True)
-    judging, told = _timed(lambda: diagnose(data, None, None, rules))
+    judging, told = _timed(lambda: diagnose(data, None, rules))
     return {
         "reading": reading,
         "facts": facts,
