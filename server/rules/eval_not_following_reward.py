@@ -66,6 +66,7 @@ class EvalNotFollowingReward:
     params: tuple[Param, ...] = (
         Param("evaluations", 4, "evaluations", 2, 50, "symptoms 2", "newest ones that are compared with as many before"),
         Param("reward_z", 3, "standard errors", 1, 10, "symptoms 2"),
+        Param("least_steps", 10, "steps", 1, 1000, "default of ours", "evaluations at every step are compared over at least so many"),
         Param("reward_gain", 0.03, "share of the range", 0, 1, "default of ours"),
         Param("tolerance", 0.01, "points", 0, 1, "symptoms 2", "upper 95 % bound of the evaluation's change"),
         Param(
@@ -135,12 +136,16 @@ class EvalNotFollowingReward:
         # A grader seen to accept different answers is a second witness of the same thing.
         accepted = acceptance(view)
         gap_z = p["witness_z"] if accepted is not None and accepted.rose else p["gap_z"]
+        # Who looks often finds chance more often: the limit grows with the evaluations seen so far beyond twenty.
+        rose = math.sqrt(p["reward_z"] ** 2 + 2 * math.log(max(1.0, known / 20)))
         for newest in (n // 2, n, 2 * n, 4 * n):
             before = max(newest, n)
             if newest + before > known:
                 return
             gain, change = course.newest(newest, before)
-            if gain is None or change is None or gain.z < p["reward_z"] or gain.change < p["reward_gain"] * (high - low):
+            if known > newest and course.steps[-1] - course.steps[-newest - 1] < p["least_steps"]:
+                continue
+            if gain is None or change is None or gain.z < rose or gain.change < p["reward_gain"] * (high - low):
                 continue
             if gain.after < course.reached(known - newest, before) - gain.error:
                 continue  # it comes back to where it was, which no evaluation need follow
