@@ -53,7 +53,7 @@ def group(step: int, number: int, answers: Sequence[tuple[str, float]], **more: 
 
 
 RIGHT = [("42", 1.0)] * 3 + [("7", 0.0)]
-LENIENT = [("42", 1.0)] * 3 + [("7", 1.0)]
+LENIENT = [("42", 1.0)] * 2 + [("7", 1.0), ("42", 0.0)]
 
 
 def accepted(kind: Callable[[int], Sequence[tuple[str, float]]]) -> Rows:
