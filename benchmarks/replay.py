@@ -91,7 +91,7 @@ def _growth(folder: Path) -> bool:
     for steps in _LENGTHS:
         _, found = _asked(folder, "replay", str(_made(folder / f"{steps}.duckdb", steps, 0)))
         each.append((found["reading"] + found["facts"] + found["judging"]) / steps)
-        print(f"replay of {steps} steps of {METRICS} metrics without trajectories: {each[-1] * 1000:.2f} ms a step")
+        print(f"replay of {steps} steps of {METRICS} metrics without trajectories: {each[-1] * 1000:.2f} ms a step", flush=True)
     times = each[-1] / each[0]
     print(f"  a step of the longest costs {times:.2f} times one of the shortest; aim: at most {MOST_GROWTH}")
     return times <= MOST_GROWTH

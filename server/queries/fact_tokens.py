@@ -69,9 +69,9 @@ ORDER BY s.attempt, s.step, s.n"""
 
 def token_facts(data: RunData, after: Position | None) -> FactSeries:
     """Facts of token rows, reduced to steps; absent where a run has no token rows."""
+    if not data.store.rows(f"SELECT 1 FROM trajectory t WHERE {TRAINING} AND t.has_tokens LIMIT 1", parameters(data, after)):
+        return {}  # the usual case; to plan the query below costs more than to ask
     rows = data.store.columns(_QUERY, parameters(data, after))
-    if not len(rows["step"]):
-        return {}
     numbers = {name: _floats(rows, name) for name in rows if name not in ("task", "origin", "finish_reason")}
     index = StepIndex(rows["attempt"], rows["step"])
     result: dict[str, Floats] = {"fact.tokens.n": index.count(np.ones(len(rows["step"]), bool))}

@@ -273,8 +273,11 @@ class RunView:
     @property
     def baseline_start(self) -> int:
         """First step whose points may enter a baseline: that of the newest planned event, else before everything."""
-        event = self.planned
-        return event.step if event is not None else _BEFORE_ALL
+        found: int | None = self.scratch.get("baseline start")
+        if found is None:
+            event = self.planned
+            found = self.scratch["baseline start"] = event.step if event is not None else _BEFORE_ALL
+        return found
 
     def has(self, *metrics: str) -> bool:
         """True if any of the metrics has a point up to the step."""
