@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from scipy.stats import rankdata
 
 from server.checks.base import CheckResult, Finding, answer, cannot
 from server.checks.measure import finite, history, level, mean_of, moved, points, reward_fell, reward_metric, shift, trend_of
 from server.checks.optimiser import clips_sequences
 from server.detectors.middle import median
+from server.queries.rank import rankdata
 from server.queries.view import RunView, Series
 
 ABSOLUTE = "mismatch.logprob_diff.mean"

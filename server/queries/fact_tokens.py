@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-from scipy.stats import rankdata
 
 from ingest.store.connection import Columns
 from server.queries.fact_rows import TRAINING, FactSeries, Floats, StepIndex, parameters
+from server.queries.rank import rankdata
 from server.queries.view import Position, RunData
 
 _LEAST_TOKENS = 6

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy.stats import kendalltau, theilslopes
+from scipy.stats import rankdata as scipy_ranks
 
 from server.detectors.baseline import Baseline, baseline, median_spread, robust_z, rolling
 from server.detectors.change import change_point
@@ -15,6 +16,7 @@ from server.detectors.level import beyond, share, since
 from server.detectors.middle import mean, median
 from server.detectors.spike import spikes
 from server.detectors.trend import autocorrelation, trend
+from server.queries.rank import rankdata
 
 SERIES = st.lists(st.floats(-100, 100).map(lambda x: round(x, 3)), min_size=1, max_size=90).map(np.array)
 
@@ -201,3 +203,8 @@ def test_arrays_from_a_position_on_are_the_rest_of_those_from_the_start(values: 
     for whole, part in zip(rolling(values, 20, 3, 5), rolling(values, 20, 3, 5, start=start), strict=True):
         np.testing.assert_array_equal(whole[start:], part)
     np.testing.assert_array_equal(spikes(values)[start:], spikes(values, start=start))
+
+
+@given(st.lists(st.one_of(st.integers(-3, 3).map(float), st.floats(-9, 9)), max_size=40))
+def test_ranks_are_scipys(drawn: list[float]) -> None:
+    assert rankdata(drawn).tolist() == scipy_ranks(drawn).tolist()
