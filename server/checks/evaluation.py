@@ -12,7 +12,7 @@ from server.checks.base import CheckResult, Finding, answer, cannot
 from server.checks.distribution import eval_metric as chosen_metric
 from server.checks.measure import finite, reward_metric, shift, spacing
 from server.detectors.middle import median
-from server.queries.view import Event, RunView, Series
+from server.queries.view import Event, RunView, Series, Steps
 
 SETTINGS = {
     "fact.eval.max_tokens": "the token budget",
@@ -193,7 +193,7 @@ def frozen(view: RunView) -> Frozen | None:
     rounded = np.array([float(f"{value:.4g}") for value in values[-200:]])
     differ = np.flatnonzero(rounded != rounded[-1]) if len(rounded) else np.empty(0, np.int64)
     n = len(rounded) - 1 - int(differ[-1]) if len(differ) else len(rounded)
-    if n < 3:
+    if n < 3 or _filled(view, steps, rounded, n):
         return None
     value, start = float(values[-1]), int(steps[len(values) - n])
     before = values[-200:][: len(rounded) - n]
@@ -204,6 +204,21 @@ def frozen(view: RunView) -> Frozen | None:
     if len(before) < 5:
         return Frozen(metric, value, start, n) if n >= 4 and not len(before) and trained is not None and trained[1] > 3 else None
     return Frozen(metric, value, start, n) if n >= _chance(before) else None
+
+
+def _filled(view: RunView, steps: Steps, rounded: np.ndarray, n: int) -> bool:
+    """Whether the newest n equal values may be one evaluation that an export repeats at every step until the next.
+
+    So it is where earlier values were repeated: then the stretch has to be three times the longest of those. Before a second
+    value is known, scores at every training step may be repeats for a hundred steps.
+    """
+    edges = np.flatnonzero(np.diff(rounded)) + 1
+    if len(edges):
+        longest = int(np.diff(edges, prepend=0).max())
+        return longest > 1 and n < 3 * longest
+    metric = reward_metric(view)
+    every = metric is not None and spacing(Series(steps[-200:], rounded)) <= 1.5 * spacing(finite(view.series(metric)))
+    return every and n < 100
 
 
 def _chance(before: np.ndarray) -> int:

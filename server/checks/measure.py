@@ -53,6 +53,27 @@ def finite_chain(view: RunView, metric: str, start: int | None) -> Series:
     return found
 
 
+def evaluations(view: RunView, metric: str) -> Series:
+    """Points of an evaluation since the newest planned event, each evaluation once."""
+    key = ("evaluations", metric)
+    found: Series | None = view.scratch.get(key)
+    if found is None:
+        found = view.scratch[key] = unfilled(points(view, metric))
+    return found
+
+
+def unfilled(series: Series) -> Series:
+    """The points without those that repeat the one before, where an export fills every step with the last value.
+
+    That is so where every value but the first and the newest stands at two steps or more.
+    """
+    changed = np.flatnonzero(np.diff(series.values)) + 1
+    if len(changed) < 3 or int(np.diff(changed).min()) < 2:
+        return series
+    kept = np.concatenate(([0], changed))
+    return Series(series.steps[kept], series.values[kept])
+
+
 def _cut(view: RunView, chain: Series) -> Series:
     end = int(chain.steps.searchsorted(view.step, "right"))
     return Series(chain.steps[:end], chain.values[:end])

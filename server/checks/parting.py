@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from server.checks.measure import Shift, finite, points
+from server.checks.measure import Shift, evaluations, finite, points, unfilled
 from server.queries.view import RunView, Values
 
 _FEWEST_JUMPS = 4
@@ -37,10 +37,10 @@ class Course:
     """Evaluations since the newest planned event and the reward of the steps that led to them, both up to the judged step."""
 
     def __init__(self, view: RunView, trained: str, held_out: str) -> None:
-        self.steps, self.values = points(view, held_out)
+        self.steps, self.values = evaluations(view, held_out)
         self.rewards = points(view, trained)
         # An event moves a level and not the scatter around it, so that all of the run tells about the scatter.
-        self.error = max(scatter(finite(view.series(held_out)).tail(100).values), _sampling_error(view, self.values))
+        self.error = max(scatter(unfilled(finite(view.series(held_out))).tail(100).values), _sampling_error(view, self.values))
         self.reward_error = scatter(finite(view.series(trained)).tail(200).values)
 
     def shift(self, old: tuple[int, int], new: tuple[int, int]) -> tuple[Shift | None, Shift | None]:

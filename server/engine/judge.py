@@ -6,6 +6,8 @@ import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from server.engine import cases, compose, needs
 from server.engine.assess import Question, assess
 from server.engine.ruleset import JOINT, RuleSet
@@ -47,6 +49,11 @@ class Judge:
 
     def judge(self, place: Position) -> list[Happened]:
         """Judges the step at that place and moves the state there."""
+        # A trainer may log 1e300: what overflows in a square is infinite, and no reason to stop.
+        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+            return self._judge(place)
+
+    def _judge(self, place: Position) -> list[Happened]:
         attempt, step = place
         happened: list[Happened] = []
         if self.state.judged is not None and attempt != self.state.judged[0]:

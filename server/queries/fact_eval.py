@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from server.queries.fact_rows import FactSeries, as_series, parameters
+from server.queries.fact_rows import FINITE, FactSeries, as_series, parameters
 from server.queries.view import Position, RunData
 
 _EVALUATED = "t.run_id = $run AND coalesce(t.split, 'train') <> 'train'"
@@ -30,7 +30,7 @@ SELECT attempt, step,
 FROM (SELECT *, hash(coalesce(prompt, prompt_messages::VARCHAR)) AS item,
              CASE WHEN coalesce(verifier_name, verifier_version) IS NOT NULL
                   THEN concat_ws(' ', verifier_name, verifier_version) END AS grader
-      FROM trajectory t WHERE {_EVALUATED} AND {_BEHIND})
+      FROM {FINITE} t WHERE {_EVALUATED} AND {_BEHIND})
 GROUP BY attempt, step ORDER BY attempt, step"""
 
 _ITEMS = f"""
@@ -43,7 +43,7 @@ ORDER BY attempt, step"""
 
 def eval_facts(data: RunData, after: Position | None) -> FactSeries:
     """Facts of evaluations; absent where a run writes none of their trajectories."""
-    asked = parameters(data, after)
+    asked = {name: value for name, value in parameters(data, after).items() if name != "first_step"}
     columns = data.store.columns(_QUERY, asked)
     if not len(columns["step"]):
         return {}

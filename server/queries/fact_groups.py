@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ingest.store.connection import Columns
-from server.queries.fact_rows import TRAINING, FactSeries, Floats, StepIndex, parameters
+from server.queries.fact_rows import FINITE, TRAINING, FactSeries, Floats, StepIndex, parameters
 from server.queries.view import Position, RunData
 
 _ROUNDING = 5e-3
@@ -25,7 +25,7 @@ _QUERY = f"""
 WITH range AS (
     SELECT attempt, step, least($lowest::DOUBLE, min(min(reward)) OVER so_far) AS lowest,
            greatest($highest::DOUBLE, max(max(reward)) OVER so_far) AS highest
-    FROM trajectory t WHERE {TRAINING} AND reward IS NOT NULL
+    FROM {FINITE} t WHERE {TRAINING} AND reward IS NOT NULL
     GROUP BY attempt, step WINDOW so_far AS (ORDER BY attempt, step)),
 t AS (
     SELECT t.attempt, t.step, group_id, reward, advantage, response_tokens AS tokens, hash(response) AS response_hash,
@@ -34,7 +34,7 @@ t AS (
            highest > lowest AND reward >= highest - 0.02 * (highest - lowest) AS good,
            (reward > (lowest + highest) / 2)::INT AS success,
            response_tokens > median(response_tokens) OVER (PARTITION BY t.attempt, t.step, group_id) AS longer
-    FROM trajectory t LEFT JOIN range USING (attempt, step) WHERE {TRAINING} AND group_id IS NOT NULL)
+    FROM {FINITE} t LEFT JOIN range USING (attempt, step) WHERE {TRAINING} AND group_id IS NOT NULL)
 SELECT attempt, step, count(*) AS size, count(DISTINCT prompt_hash) AS prompts, any_value(task) AS task,
     min(reward) AS low, max(reward) AS high, count(reward) AS rewarded, count(DISTINCT reward) AS rewards,
     any_value(lowest) AS lowest, any_value(highest) AS highest,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from server.queries.fact_rows import TRAINING, FactSeries, Floats, Ints, as_series, parameters
+from server.queries.fact_rows import FINITE, TRAINING, FactSeries, Floats, Ints, as_series, parameters
 from server.queries.view import Position, RunData, Series
 
 MOST_LABELS = 24
@@ -39,10 +39,10 @@ def mix_facts(data: RunData, after: Position | None) -> FactSeries:
 def _shares(data: RunData, after: Position | None, name: str, label: str) -> FactSeries:
     columns = data.store.columns(
         f"""WITH often AS (SELECT label, min((attempt, step)) AS first
-                           FROM (SELECT attempt, step, {label} AS label FROM trajectory t WHERE t.run_id = $run AND {_TRAINED})
+                           FROM (SELECT attempt, step, {label} AS label FROM {FINITE} t WHERE t.run_id = $run AND {_TRAINED})
                            WHERE label IS NOT NULL GROUP BY label ORDER BY count(*) DESC, label LIMIT {MOST_LABELS}),
             cells AS (SELECT attempt, step, label, count(*) AS size
-                      FROM (SELECT attempt, step, {label} AS label FROM trajectory t WHERE {TRAINING})
+                      FROM (SELECT attempt, step, {label} AS label FROM {FINITE} t WHERE {TRAINING})
                       WHERE label IS NOT NULL GROUP BY ALL),
             steps AS (SELECT attempt, step, sum(size) AS size FROM cells GROUP BY ALL)
             SELECT s.attempt, s.step, o.label AS label, coalesce(c.size, 0) / s.size AS share
@@ -76,7 +76,7 @@ def _tasks(data: RunData, after: Position | None) -> FactSeries:
                 ORDER BY count(*) DESC, task LIMIT {MOST_LABELS}),
             cells AS (SELECT attempt, step, task, count(*) AS size, avg(reward) AS reward, avg(response_tokens) AS tokens,
                              avg(try_cast(difficulty AS DOUBLE)) AS difficulty, avg({_SIZE}) AS prompt_size
-                      FROM trajectory t WHERE {TRAINING} AND task IS NOT NULL GROUP BY ALL),
+                      FROM {FINITE} t WHERE {TRAINING} AND task IS NOT NULL GROUP BY ALL),
             steps AS (SELECT attempt, step, sum(size) AS size FROM cells GROUP BY ALL)
             SELECT s.attempt, s.step, o.task AS task, coalesce(c.size, 0) / s.size AS share, c.reward AS reward, c.tokens AS tokens,
                    c.difficulty AS difficulty, c.prompt_size AS prompt_size

@@ -23,6 +23,13 @@ TRAINING = (
 """The rows that count: training trajectories behind a place. What follows from the place is said column by column too, so that
 the database leaves out blocks of older rows unread."""
 
+FINITE = (
+    "(SELECT * REPLACE (CASE WHEN isfinite(reward) THEN reward END AS reward, "
+    "CASE WHEN isfinite(advantage) THEN advantage END AS advantage) FROM trajectory)"
+)
+"""The table trajectory with rewards and advantages that are numbers: a reward that is NaN is not known, and one of them must not
+make the statistics of its step unknown, or stop the database, which refuses deviations of what is not finite."""
+
 _BEFORE_ALL = -(2**62)
 
 

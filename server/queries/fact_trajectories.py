@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from server.queries.fact_rows import TRAINING, FactSeries, as_series, parameters
+from server.queries.fact_rows import FINITE, TRAINING, FactSeries, as_series, parameters
 from server.queries.view import Position, RunData
 
 
@@ -33,7 +33,7 @@ WITH t AS MATERIALIZED (
            verifier_status IN ('timeout', 'error') AS failed,
            CASE WHEN coalesce(kept, TRUE) THEN response_tokens END AS trained,
            try_cast(sampling ->> '$.temperature' AS DOUBLE) AS temperature, try_cast(sampling ->> '$.top_p' AS DOUBLE) AS top_p
-    FROM trajectory t WHERE {TRAINING}),
+    FROM {FINITE} t WHERE {TRAINING}),
 edges AS (SELECT attempt, step, min(reward) AS low, max(reward) AS high FROM t GROUP BY ALL),
 prompts AS (
     SELECT attempt, step, stddev_samp(mean) / sqrt(count(*)) AS noise

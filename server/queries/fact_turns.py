@@ -26,7 +26,8 @@ _PARSER = (
 # hashed before anything is sorted, so that the sorts move a few numbers a row.
 _BLOCKS = rf"""
 t AS MATERIALIZED (
-    SELECT rowid AS id, attempt, step, n, reward, finish_reason, group_id FROM trajectory t WHERE {TRAINING}),
+    SELECT rowid AS id, attempt, step, n, CASE WHEN isfinite(reward) THEN reward END AS reward, finish_reason, group_id
+    FROM trajectory t WHERE {TRAINING}),
 said AS (
     SELECT t.id, u.turn, role = 'assistant' AS own, role = 'tool' AS answered, is_error, hash(content) AS text,
            tool_name IS NOT NULL OR tool_args IS NOT NULL AS named, tool_args IS NOT NULL AS argued,

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import server.checks.evaluation as evaluation
 import server.checks.held_out as held_out
 from server.checks.distribution import eval_metric
-from server.checks.measure import Shift, finding, fresh, points, reward_metric, reward_range
+from server.checks.measure import Shift, evaluations, finding, fresh, points, reward_metric, reward_range
 from server.checks.parting import Course
 from server.checks.verifier import acceptance
 from server.queries.view import RunView, Series
@@ -104,8 +104,8 @@ class EvalNotFollowingReward:
         trained, held_out = reward_metric(view), eval_metric(view)
         if trained is None or held_out is None:
             return ()
-        series = points(view, held_out)
-        if not fresh(view, series) or len(series) < 2 * view.params["evaluations"]:
+        series = evaluations(view, held_out)
+        if not fresh(view, points(view, held_out)) or len(series) < 2 * view.params["evaluations"]:
             return ()
         worst = self._worst(view, trained, held_out, series)
         if worst is None:

@@ -20,7 +20,7 @@ from ingest.schema.metrics import METRICS
 from ingest.store.connection import Store
 from server.engine.judge import RuleSet
 from server.engine.replay import Diagnosis, diagnose, replay
-from server.queries.facts import FACTS
+from server.queries.fact_list import FACTS
 from server.queries.view import Event, RunData, RunFacts
 from server.rules import RULES
 
@@ -88,7 +88,7 @@ def _made(store: Store, seed: int, n: int, first: int, share: float, back: bool)
     config = CONFIGS[int(rng.integers(len(CONFIGS)))]
     starts = {1: first, 2: first + n // 2} if back else {1: first}
     events = [Event(1, first + n // 3, "curriculum", "stage 2")] if rng.random() < 0.3 else []
-    data = RunData(store, RunFacts("0123456789ab", "p", "bad", "native", None, config, config), tuple(events), starts)  # type: ignore[arg-type]
+    data = RunData(store, RunFacts("0123456789ab", "p", "bad", "native", None, config, config), tuple(events), starts)
     for metric in IDS:
         if rng.random() > share:
             continue
