@@ -179,7 +179,10 @@ def _difference(told: Mapping[str, Any]) -> None:
     tried = ", ".join(f"{rule}.{name}={value:g}" for rule, values in told["changed"].items() for name, value in values.items())
     lines = [line for change in told["difference"] for line in _lines(change)]
     out()
-    out(f"With {tried}: " + ("nothing changes." if not lines else f"{plural(len(lines), 'incident')} differ."))
+    out(
+        f"With {tried}: "
+        + ("nothing changes." if not lines else f"{plural(len(lines), 'incident')} {'differs' if len(lines) == 1 else 'differ'}.")
+    )
     for line in lines[:_MOST_LISTED]:
         out(visible_line(line))
     if len(lines) > _MOST_LISTED:

@@ -56,7 +56,7 @@ def test_another_parameter_is_shown_with_what_it_changes(rlvitals: Command, tmp_
     assert [one["symptom"] for one in change["lost"]] == ["spike"] and change["gained"] == []
     assert told["with_changes"]["rules"][0]["raised"] == 0
     said = rlvitals(*tried).stdout
-    assert "With spike.kl_warn=0.6, spike.z=30, spike.factor=100: 1 incident differ" in said and "lost    jump: " in said
+    assert "With spike.kl_warn=0.6, spike.z=30, spike.factor=100: 1 incident differs." in said and "lost    jump: " in said
     assert "nothing changes." in rlvitals("backtest", folder, "--set", "spike.z=6.1", "--rule", "spike").stdout
 
 
