@@ -71,7 +71,7 @@ def series_of(view: RunView, metric: str) -> Series:
 
 
 def _settings(view: RunView) -> list[Changed | None]:
-    return [_stepped(view, "setting", what, metric, 1) for metric, what in SETTINGS.items() if view.has(metric)]
+    return [_stepped(view, "setting", what, metric, 1) for metric, what in SETTINGS.items() if len(series_of(view, metric))]
 
 
 def _counts(view: RunView) -> list[Changed | None]:
@@ -209,13 +209,13 @@ def frozen(view: RunView) -> Frozen | None:
 def _filled(view: RunView, steps: Steps, rounded: np.ndarray, n: int) -> bool:
     """Whether the newest n equal values may be one evaluation that an export repeats at every step until the next.
 
-    So it is where earlier values were repeated: then the stretch has to be three times the longest of those. Before a second
+    So it is where every earlier value was repeated: then the stretch has to be three times the longest of those. Before a second
     value is known, scores at every training step may be repeats for a hundred steps.
     """
     edges = np.flatnonzero(np.diff(rounded)) + 1
     if len(edges):
-        longest = int(np.diff(edges, prepend=0).max())
-        return longest > 1 and n < 3 * longest
+        stood = np.diff(edges, prepend=0)
+        return int(stood.min()) > 1 and n < 3 * int(stood.max())
     metric = reward_metric(view)
     every = metric is not None and spacing(Series(steps[-200:], rounded)) <= 1.5 * spacing(finite(view.series(metric)))
     return every and n < 100
@@ -252,7 +252,7 @@ def budget_moved(view: RunView, finding: Finding) -> CheckResult:
     moments = [*range(finding.onset_step, last, reach), last]
     found = {(c.metric, c.step): c for moment in moments for c in changes(view.at(min(moment, view.step)))}
     told = [c for c in found.values() if c.kind != "items" and c.metric != "fact.eval.grader" and c.step >= finding.onset_step - reach]
-    known = [m for m in (*SETTINGS, *_shape_metrics(view)) if view.has(m)]
+    known = [m for m in (*SETTINGS, *_shape_metrics(view)) if len(series_of(view, m))]
     if not known:
         return cannot("budget_moved", "sampling", "eval.heldout.length.mean", "eval.heldout.truncated_frac", "eval.heldout.attempts")
     observed = {c.metric: c.after for c in told} or {m: float(series_of(view, m).values[-1]) for m in known}

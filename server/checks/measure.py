@@ -106,8 +106,8 @@ def warmed_up(view: RunView, series: Series, steps: float = WARM_UP_STEPS) -> bo
     if len(series) < FEWEST:
         return False
     planned = view.config.get("lr_warmup_steps")
-    rewards = history(view, "reward.mean") if view.has("reward.mean") else series
-    first = int(rewards.steps[0])
+    rewards = history(view, "reward.mean")
+    first = int((rewards if len(rewards) else series).steps[0])
     ramp = float(planned) if isinstance(planned, (int, float)) else 0.0
     return view.step - int(series.steps[0]) >= steps and view.step - first >= ramp
 

@@ -178,14 +178,16 @@ class Repeats(NamedTuple):
 
 def repeats(view: RunView, start: int, first: int = 5) -> Repeats | None:
     """Prompt repeats of the first steps after a resume; None where prompts are not written on both sides."""
-    prompts, seen = view.series("fact.repeat.prompts"), view.series("fact.repeat.prompt_frac")
-    block, back = view.series("fact.repeat.block_frac"), view.series("fact.repeat.distance")
+    names = ("prompts", "prompt_frac", "block_frac", "distance")
+    prompts, seen, block, back = (finite(view.series(f"fact.repeat.{name}")) for name in names)
     at = int(np.searchsorted(prompts.steps, start))
     old, new = slice(max(0, at - PAST), at), slice(at, at + first)
     if at < BEFORE or not len(prompts.steps[new]) or not (len(prompts) == len(seen) == len(block)):
         return None
     share, count = _share(prompts, seen, new)
-    before, _ = _share(prompts, seen, old)
+    before, known = _share(prompts, seen, old)
+    if min(count, known) < 1:
+        return None
     chance = min(max(before, 1 / 50), 0.98)
     z = count * (share - before) / math.sqrt(count * chance * (1 - chance))
     together, distance = _one_distance(prompts, block, back, new)
@@ -195,7 +197,7 @@ def repeats(view: RunView, start: int, first: int = 5) -> Repeats | None:
 
 def _share(prompts: Series, part: Series, where: slice) -> tuple[float, float]:
     total = float(prompts.values[where].sum())
-    return float((prompts.values[where] * part.values[where]).sum()) / total, total
+    return float((prompts.values[where] * part.values[where]).sum()) / max(total, 1.0), total
 
 
 def _one_distance(prompts: Series, block: Series, back: Series, where: slice) -> tuple[float, int]:

@@ -13,7 +13,7 @@ import numpy as np
 from server.checks.base import CheckResult, Finding, Observed, answer, cannot
 from server.checks.measure import finite, fresh, level, mean_of, moved, points, reward_metric, reward_range
 from server.detectors.level import since
-from server.queries.view import RunView
+from server.queries.view import RunView, Series
 
 _POLICY = ("entropy.mean", "length.response.mean", "kl.ref")
 _TASKS = ("fact.difficulty", "fact.prompt.length", "length.prompt.mean")
@@ -70,6 +70,8 @@ def acceptance(view: RunView) -> Acceptance | None:
     The past is the run's beginning, so that a fault that lasts does not become its own past.
     """
     share, counts = points(view, _ACCEPTED), points(view, "fact.group.accepted_n")
+    known = np.isin(share.steps, counts.steps)
+    share = Series(share.steps[known], share.values[known])
     if len(share) < 15 or not fresh(view, share):
         return None
     n = counts.values[np.searchsorted(counts.steps, share.steps[-20:])]
@@ -79,10 +81,11 @@ def acceptance(view: RunView) -> Acceptance | None:
     first = max(10, enough, min(len(m), len(share) // 2))
     if newest > 20 or first > len(m):
         return None
-    m = m[:first]
-    n = n[-newest:]
+    m, n = m[:first], n[-newest:]
+    if min(float(m.sum()), float(n.sum())) < 1:
+        return None
     old, new = float((share.values[:first] * m).sum() / m.sum()), float((share.values[-newest:] * n).sum() / n.sum())
-    p = max(old, 0.01)
+    p = min(max(old, 0.01), 0.99)
     error = math.sqrt(p * (1 - p) * (1 / float(n.sum()) + 1 / float(m.sum())))
     at = since(share.values, max(0.02, 2 * old), allowed=max(4, newest // 2))
     rise = _variety_rise(view, int(share.steps[first - 1]), int(share.steps[-newest]))

@@ -76,5 +76,5 @@ def autocorrelation(values: Floats) -> float:
     n = len(values)
     centred = values - np.add.reduce(values) / n
     power = float(np.add.reduce(centred * centred))
-    rounding = n * (1e-12 * float(np.maximum.reduce(np.abs(values), initial=0.0))) ** 2
+    rounding = n * float(np.square(1e-12 * np.maximum.reduce(np.abs(values), initial=0.0)))
     return float(np.add.reduce(centred[1:] * centred[:-1]) / power) if power > rounding else 0.0

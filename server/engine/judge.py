@@ -49,8 +49,7 @@ class Judge:
 
     def judge(self, place: Position) -> list[Happened]:
         """Judges the step at that place and moves the state there."""
-        # A trainer may log 1e300: what overflows in a square is infinite, and no reason to stop.
-        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+        with _unworried():
             return self._judge(place)
 
     def _judge(self, place: Position) -> list[Happened]:
@@ -190,10 +189,16 @@ class Judge:
             view, finding = self.view(rule, case.last_attempt, step), finding_of(source)
             for hypothesis in rule.hypotheses:
                 questions.setdefault(hypothesis.id, Question(hypothesis, view, finding))
-        case.hypotheses = assess(list(questions.values()), strict=self.rules.strict)
+        with _unworried():
+            case.hypotheses = assess(list(questions.values()), strict=self.rules.strict)
         case.explained_step = step
         checks = (check for source in (*sources, case) for check in self.rules.by_code[source.rule_code].next_checks)
         case.next_checks = list(dict.fromkeys(checks))
+
+
+def _unworried() -> np.errstate:
+    # A trainer may log 1e300: what overflows in a square is infinite, and no reason to stop.
+    return np.errstate(over="ignore", invalid="ignore", divide="ignore")
 
 
 def settles_at(case: Case) -> int:
