@@ -210,10 +210,9 @@ def goal_lost(view: RunView, finding: Finding) -> CheckResult:
     """Later prompts without the task they began with, or last turns that name less of it than they did."""
     kept = mean_of(view, "fact.context.goal_kept_frac", 5)
     before, now = _before_and_now(view, "fact.turns.goal.last", finding.onset_step)
-    named = moved(view, "fact.turns.goal.last", newest=5, least=0.02)
-    if kept is None and named is None:
+    if kept is None and (before is None or now is None):
         return cannot("goal_lost", "prompt_token_ids", "prompt")
-    less = before is not None and now is not None and now < 0.5 * before and named is not None and named.z < -3
+    less = before is not None and now is not None and before > 0.1 and now < 0.5 * before
     observed = {"goal_kept_frac": kept, "named_before": before, "named_now": now}
     note = (
         f"{kept:.0%} keep the first prompt" if kept is not None else f"last turns name {now or 0:.0%} of the task, {before or 0:.0%} before"
