@@ -207,6 +207,8 @@ def _print(told: Mapping[str, Any]) -> None:
         out("Cannot tell (log what is missing):")
         for item in told["not_judged"]:
             out(visible_line(f"  {item['symptom']}: {item['how']}"))
+    for note in told.get("notes", ()):
+        out(visible_line(f"Note: {note}"))
     if "baseline" in told:
         out()
         out(visible_line(f"Compared with {told['baseline']['name']}."))

@@ -118,7 +118,8 @@ def _incidents(service: Any) -> dict[str, list[Any]]:
     found: dict[str, list[Any]] = {}
     with service.control.session(write=False) as session:
         for incident in open_incidents(session, None):
-            found.setdefault(incident.run_id, []).append(incident)
+            if incident.severity != "info":  # noted on the run's own page
+                found.setdefault(incident.run_id, []).append(incident)
     return {run: sorted(items, key=urgency) for run, items in found.items()}
 
 

@@ -30,7 +30,8 @@ class NotJudged(Model):
 
 
 class Diagnosis(Model):
-    """Exactly what `rlvitals diagnose --json` prints. baseline: the run compared with, absent if none was asked for."""
+    """Exactly what `rlvitals diagnose --json` prints. baseline: the run compared with, absent if none was
+    asked for. notes: what people changed about the rules for the run, absent if nothing."""
 
     schema_number: int = Field(alias="schema")
     run: dict[str, Any]
@@ -39,6 +40,7 @@ class Diagnosis(Model):
     not_judged: list[NotJudged]
     rules: dict[str, Any]
     baseline: dict[str, str] = Field(default_factory=dict)
+    notes: list[str] = Field(default_factory=list)
 
 
 @router.get("/{run_id}/diagnosis", response_model=Diagnosis, response_model_exclude_unset=True)

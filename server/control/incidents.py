@@ -96,10 +96,10 @@ def incidents(session: Session, run_id: str | None = None, *, absorbed: bool = F
 
 
 def count_open_by_run(session: Session) -> dict[str, int]:
-    """Open incidents of each run that has any, absorbed ones not counted."""
+    """Open incidents of each run that has any; absorbed ones and what is only noted (info) are not counted."""
     query = (
         select(IncidentRow.run_id, func.count())
-        .where(IncidentRow.status == "open", IncidentRow.absorbed_by.is_(None))
+        .where(IncidentRow.status == "open", IncidentRow.absorbed_by.is_(None), IncidentRow.severity != "info")
         .group_by(IncidentRow.run_id)
     )
     return {row[0]: row[1] for row in session.execute(query)}

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from ingest.schema.records import Json
 from ingest.store.connection import Columns, Store
 from server.queries.placed import Placed, Position, Steps, Values
+from server.queries.view_rows import Reach, token_rows, trajectory_rows, turn_rows
 
 __all__ = ["EMPTY", "PLANNED", "Event", "Position", "RunData", "RunFacts", "RunView", "Series", "Steps", "Values"]
 
@@ -333,74 +334,25 @@ class RunView:
             raise ValueError(f"step {step} lies after the judged step {self.step}")
         return RunView(self.data, self.attempt, step, self.params)
 
+    @property
+    def _reach(self) -> Reach:
+        return Reach(self.data.store, self.run.run_id, self.attempt, self.step, len(self.data.attempt_starts) < 2)
+
     def trajectories(self, first: int, last: int, columns: Sequence[str], *, split: str | None = "train") -> Columns:
         """Trajectories of steps first..last (never after the judged step) in the newest attempt known here.
 
         One array a column, ordered by step and n; `attempt`, `step`, `n` are always there. split None: all;
         trajectories without a split count as train.
         """
-        return _rows(self, "trajectory", first, last, columns, split)
+        return trajectory_rows(self._reach, first, last, columns, split)
 
     def turns(self, first: int, last: int, columns: Sequence[str]) -> Columns:
         """Turns of the training trajectories of steps first..last, as in trajectories(); ordered by step, n and turn."""
-        return _turn_rows(self, first, last, columns)
+        return turn_rows(self._reach, first, last, columns)
 
     def tokens(self, first: int, last: int, arrays: Sequence[str], *, columns: Sequence[str] = ()) -> list[dict[str, Any]]:
         """Token rows of steps first..last: a dict a trajectory with step, n, the trajectory's columns and the arrays.
 
         Arrays are numpy float64 or int arrays of shape [tokens] (null elements are NaN), or None where not written.
         """
-        return _token_rows(self, first, last, arrays, columns)
-
-
-_NEWEST = """attempt = (SELECT max(t2.attempt) FROM trajectory t2
-                        WHERE t2.run_id = t.run_id AND t2.step = t.step AND t2.attempt <= $attempt)"""
-
-
-def _rows(view: RunView, table: str, first: int, last: int, columns: Sequence[str], split: str | None) -> Columns:
-    names = ["attempt", "step", "n", *(c for c in columns if c not in ("attempt", "step", "n"))]
-    single = len(view.data.attempt_starts) < 2
-    where = "TRUE" if single else _NEWEST
-    parameters: dict[str, object] = {"run": view.run.run_id, "first": first, "last": min(last, view.step)}
-    if not single:
-        parameters["attempt"] = view.attempt
-    if split is not None:
-        where += " AND coalesce(split, 'train') = $split"
-        parameters["split"] = split
-    return view.data.store.columns(
-        f"SELECT {', '.join(names)} FROM {table} t WHERE run_id = $run AND step BETWEEN $first AND $last AND {where} ORDER BY step, n",
-        parameters,
-    )
-
-
-def _turn_rows(view: RunView, first: int, last: int, columns: Sequence[str]) -> Columns:
-    chosen = ", ".join(["u.step", "u.n", "u.turn", *(f"u.{c}" for c in columns if c not in ("step", "n", "turn"))])
-    return view.data.store.columns(
-        f"""SELECT {chosen} FROM turn u JOIN trajectory t ON t.run_id = u.run_id AND t.attempt = u.attempt AND t.step = u.step AND t.n = u.n
-            WHERE t.run_id = $run AND t.step BETWEEN $first AND $last AND coalesce(t.split, 'train') = 'train'
-                  AND t.{_NEWEST} ORDER BY u.step, u.n, u.turn""",
-        {"run": view.run.run_id, "first": first, "last": min(last, view.step), "attempt": view.attempt},
-    )
-
-
-def _token_rows(view: RunView, first: int, last: int, arrays: Sequence[str], columns: Sequence[str]) -> list[dict[str, Any]]:
-    keys = ["step", "n", *(c for c in columns if c not in ("step", "n"))]
-    single = len(view.data.attempt_starts) < 2
-    where = "TRUE" if single else _NEWEST
-    parameters: dict[str, object] = {"run": view.run.run_id, "first": first, "last": min(last, view.step)}
-    if not single:
-        parameters["attempt"] = view.attempt
-    selected = ", ".join([*(f"t.{k}" for k in keys), *(f"k.{a}" for a in arrays)])
-    rows = view.data.store.rows(
-        f"""SELECT {selected} FROM trajectory t JOIN token k ON k.run_id = t.run_id AND k.step = t.step AND k.n = t.n
-            WHERE t.run_id = $run AND t.step BETWEEN $first AND $last AND t.has_tokens AND {where.replace("attempt = (", "t.attempt = (")}
-            ORDER BY t.step, t.n""",
-        parameters,
-    )
-    result = []
-    for row in rows:
-        record: dict[str, Any] = dict(zip(keys, row[: len(keys)], strict=True))
-        for name, value in zip(arrays, row[len(keys) :], strict=True):
-            record[name] = value if value is None or name == "token_texts" else np.array(value, dtype=np.float64)
-        result.append(record)
-    return result
+        return token_rows(self._reach, first, last, arrays, columns)

@@ -14,7 +14,7 @@ def test_a_value_is_tried_on_all_runs_then_saved_and_taken_back(page: Page, log:
     page.get_by_role("link", name="zero-variance-groups").click()
     expect(page).to_have_url(re.compile(r"/rules/zero-variance-groups$"))
     expect(page.locator("#page")).to_contain_text("Why it matters")
-    field = page.get_by_label("warn, in force")
+    field = page.get_by_label("warn, in force", exact=True)
     before = field.input_value()
     field.fill("7")
     page.get_by_role("button", name="Save").click()
@@ -26,10 +26,10 @@ def test_a_value_is_tried_on_all_runs_then_saved_and_taken_back(page: Page, log:
     page.get_by_role("button", name="Save").click()
     expect(page.locator("#rule-message")).to_contain_text("Saved for all runs")
     page.reload()
-    expect(page.get_by_label("warn, in force")).to_have_value("0.99")
+    expect(page.get_by_label("warn, in force", exact=True)).to_have_value("0.99")
     expect(page.locator("#rule-fields")).to_contain_text("all runs")
     page.get_by_role("button", name="Take back").click()
-    expect(page.get_by_label("warn, in force")).to_have_value(before)
+    expect(page.get_by_label("warn, in force", exact=True)).to_have_value(before)
     assert not log.elsewhere(demo.base)
 
 
