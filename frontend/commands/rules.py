@@ -1,4 +1,4 @@
-"""rlvitals rules: the rules and how they stand, the page of one, changes to one, and the pages in docs/rules."""
+"""rlvitals rules: the rules and how they stand, the page of one, their hypotheses, changes to one, and the pages in docs/rules."""
 
 from __future__ import annotations
 
@@ -28,6 +28,9 @@ def add_parser(subparsers: Any) -> None:
     explain = actions.add_parser("explain", help="print the page of a rule")
     explain.add_argument("name", metavar="NAME", help="name or code of the rule")
     explain.set_defaults(run=run_explain)
+    causes = actions.add_parser("hypotheses", help="list the competing explanations, and from what each is decided")
+    causes.add_argument("--json", action="store_true", help="print JSON")
+    causes.set_defaults(run=run_hypotheses)
     docs = actions.add_parser("docs", help="write docs/rules/ of a source folder")
     docs.add_argument("--check", action="store_true", help="only say whether docs/rules/ is current (exit code 1: it is not)")
     docs.set_defaults(run=run_docs)
@@ -49,7 +52,7 @@ def add_parser(subparsers: Any) -> None:
         where.add_argument("--run", dest="run_name", metavar="RUN", help="for this run of the home alone")
         where.add_argument("--project", metavar="PROJECT", help="for the runs of this project alone")
         action.add_argument("--home", metavar="DIR", default=argparse.SUPPRESS, help="folder with both stores")
-    for action in (explain, docs, change, forget):
+    for action in (explain, causes, docs, change, forget):
         action.set_defaults(parser=action)
 
 
@@ -61,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         out_json({"schema": 1, "rules": [state.to_json() for state in states]})
     else:
-        table(("code", "rule", "status", "on", "useful", "changed", "needs", "what it observes"), [_row(state) for state in states])
+        table(("code", "rule", "status", "on", "useful", "changed", "what it observes"), [_row(state) for state in states])
     return 0
 
 
@@ -75,6 +78,21 @@ def run_explain(args: argparse.Namespace) -> int:
     from server.rules.document import rule_markdown
 
     out(rule_markdown(rule_named(args.name)))
+    return 0
+
+
+def run_hypotheses(args: argparse.Namespace) -> int:
+    """Prints every hypothesis, and how many are decided from each kind of input."""
+    from server.rules.document import by_kind, explanations
+
+    found = explanations()
+    if args.json:
+        told = [{"id": e.id, "title": e.title, "computable_from": e.kinds, "by": e.how, "rules": e.rules} for e in found]
+        out_json({"schema": 1, "hypotheses": told, "count_by_kind": by_kind(found)})
+        return 0
+    table(("code", "explanation", "decided from", "named by"), [(e.id, e.title, ", ".join(e.kinds), ", ".join(e.rules)) for e in found])
+    out("")
+    table(("decided from", "hypotheses"), list(by_kind(found).items()), right=(1,))
     return 0
 
 
@@ -177,9 +195,8 @@ def _known_run(settings: Settings, name: str) -> tuple[str, str]:
 
 def _row(state: RuleState) -> tuple[object, ...]:
     rule, hits = state.rule, state.hits
-    needs = " and ".join(" or ".join(some) for some in rule.needs)
     useful = f"{hits.useful} of {hits.judged}" if hits.judged else None
     changed = ", ".join(f"{p.param.name}={p.value:g}" for p in state.changed) or None
     from server.rules.document import summary
 
-    return rule.code, rule.name, state.status, state.enabled, useful, changed, needs, summary(rule)
+    return rule.code, rule.name, state.status, state.enabled, useful, changed, summary(rule)

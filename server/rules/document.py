@@ -6,10 +6,13 @@ import inspect
 import re
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import get_args
 
+from server.hypotheses import HYPOTHESES
 from server.rules import RULES
-from server.rules.base import Hypothesis, Param, Rule
+from server.rules.base import ComputableFrom, Hypothesis, Param, Rule
 from server.symptoms import SYMPTOMS
 
 FOLDER = Path("docs/rules")
@@ -51,12 +54,66 @@ def rule_markdown(rule: Rule) -> str:
 def index_markdown() -> str:
     """The page that lists all rules."""
     rows = [f"| [{rule.name}]({rule.name}.md) | `{rule.code}` | {rule.status} | {summary(rule)} |" for rule in RULES]
-    return "\n".join(["# Rules", "", _NOTE, "", "| rule | code | status | what it observes |", "|---|---|---|---|", *rows]) + "\n"
+    also = "What can explain a symptom, and from what that is decided: [hypotheses](hypotheses.md)."
+    return "\n".join(["# Rules", "", _NOTE, "", also, "", "| rule | code | status | what it observes |", "|---|---|---|---|", *rows]) + "\n"
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """One hypothesis over all rules. kinds, how and rules are in the order of decision, each without repeats.
+
+    Without rules: a joint collapse is explained by the hypotheses of the part that moved first, which say the same.
+    """
+
+    id: str
+    title: str
+    kinds: tuple[ComputableFrom, ...]
+    how: tuple[str, ...]
+    rules: tuple[str, ...]
+
+
+def explanations() -> list[Explanation]:
+    """Every hypothesis of the closed table with the rules that name it, in the table's order."""
+    named = [(rule, one) for rule in RULES for one in rule.hypotheses]
+    found = []
+    for code, title in HYPOTHESES.items():
+        own = [(rule.name, one) for rule, one in named if one.id == code]
+        kinds = tuple(dict.fromkeys(one.computable_from for _, one in own))
+        how = tuple(dict.fromkeys(part for _, one in own for part in _ways(one))) or ("the hypotheses of the part that moved first",)
+        found.append(Explanation(code, title, kinds, how, tuple(dict.fromkeys(name for name, _ in own))))
+    return found
+
+
+def by_kind(found: Sequence[Explanation]) -> dict[str, int]:
+    """How many hypotheses are decided from each kind of input; one that rules decide from several kinds counts for the first."""
+    return {kind: sum(one.kinds[:1] == (kind,) for one in found) for kind in get_args(ComputableFrom)}
+
+
+def hypotheses_markdown() -> str:
+    """The page that lists all hypotheses."""
+    found = explanations()
+    counts = "\n".join(f"| {kind} | {count} |" for kind, count in by_kind(found).items())
+    rows = []
+    for one in found:
+        rules = ", ".join(f"[{name}]({name}.md)" for name in one.rules)
+        rows.append(f"| {one.id} | {one.title} | {', '.join(one.kinds)} | {', '.join(one.how)} | {rules} |")
+    head = [
+        "# Hypotheses",
+        "",
+        _NOTE,
+        "",
+        f"{len(found)} competing explanations, by what decides them:",
+        "",
+        "| decided from | hypotheses |",
+    ]
+    middle = ["", "| code | explanation | decided from | by | named by |", "|---|---|---|---|---|"]
+    return "\n".join([*head, "|---|---|", counts, *middle, *rows]) + "\n"
 
 
 def pages() -> dict[str, str]:
     """Every page by file name."""
-    return {"README.md": index_markdown(), **{f"{rule.name}.md": rule_markdown(rule) for rule in RULES}}
+    rules = {f"{rule.name}.md": rule_markdown(rule) for rule in RULES}
+    return {"README.md": index_markdown(), "hypotheses.md": hypotheses_markdown(), **rules}
 
 
 def main(arguments: Sequence[str], folder: Path = FOLDER) -> int:
@@ -99,6 +156,10 @@ def _hypotheses(hypotheses: Sequence[Hypothesis]) -> str:
 
 
 def _how(hypothesis: Hypothesis) -> str:
+    return ", ".join(_ways(hypothesis))
+
+
+def _ways(hypothesis: Hypothesis) -> list[str]:
     if hypothesis.checks:
-        return ", ".join(f"`{getattr(check, '__name__', 'check')}`" for check in hypothesis.checks)
-    return hypothesis.action or "a person"
+        return [f"`{getattr(check, '__name__', 'check')}`" for check in hypothesis.checks]
+    return [hypothesis.action or "a person"]

@@ -81,3 +81,13 @@ def test_a_change_reaches_a_server_that_owns_the_home(rlvitals: Command, start: 
     assert rlvitals("rules", "set", "non-finite", "--run", "one", "--off").returncode == 0
     told = json.loads(rlvitals("diagnose", "one", "--json").stdout)
     assert "non-finite" not in [i["symptom"] for i in told["incidents"]]
+
+
+def test_every_hypothesis_is_listed_with_what_decides_it(rlvitals: Command) -> None:
+    told = json.loads(rlvitals("rules", "hypotheses", "--json").stdout)
+    by_id = {one["id"]: one for one in told["hypotheses"]}
+    assert by_id["H5d"]["computable_from"] == ["metrics"]
+    assert by_id["H5d"]["rules"] == ["non-finite", "spike"]
+    assert {one for one, found in by_id.items() if not found["rules"]} == {"H8a", "H8b", "H8c"}
+    assert sum(told["count_by_kind"].values()) == len(by_id) - 3
+    assert "H16c" in rlvitals("rules", "hypotheses").stdout

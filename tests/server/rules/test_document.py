@@ -8,7 +8,7 @@ import pytest
 
 from server.rules import RULES
 from server.rules.base import Rule
-from server.rules.document import HEADINGS, main, pages, sections
+from server.rules.document import HEADINGS, explanations, main, pages, sections
 
 ROOT = Path(__file__).parents[3]
 
@@ -33,3 +33,10 @@ def test_a_page_that_differs_or_is_left_over_is_noticed_and_mended(tmp_path: Pat
     assert "gone-rule.md, spike.md" in capsys.readouterr().err
     assert main([], tmp_path) == 0
     assert main(["--check"], tmp_path) == 0
+
+
+def test_each_explanation_names_what_decides_it() -> None:
+    found = {one.id: one for one in explanations()}
+    assert found["H12c"].kinds == ("action",)
+    assert all(one.how for one in found.values())
+    assert "advantage-or-mask-fault" in found["H14e"].rules
