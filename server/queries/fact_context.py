@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ingest.store.connection import Columns
-from server.queries.fact_rows import TRAINING, FactSeries, Floats, StepIndex, parameters
+from server.queries.fact_rows import TRAINING, FactSeries, StepIndex, parameters
+from server.queries.reductions import Floats
 from server.queries.view import Position, RunData
 
 Ids = NDArray[np.int64]

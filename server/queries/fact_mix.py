@@ -3,94 +3,104 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeAlias
 
 import numpy as np
 
-from server.queries.fact_rows import FINITE, TRAINING, FactSeries, Floats, Ints, as_series, parameters
+from server.queries.fact_rows import FactSeries, StepIndex
+from server.queries.fact_table import Labels, Table
+from server.queries.reductions import Flags, Floats, Groups, Ints
 from server.queries.view import Position, RunData, Series
 
 MOST_LABELS = 24
-"""Labels of one kind that get a series of their own; the rest is one minus their sum."""
+"""Labels of one kind that get a series of their own, the first of the run; the rest is one minus their sum."""
 FIRST_STEPS = 50
 """Steps whose mix the later ones are compared with (symptoms 19)."""
 
-_TRAINED = "coalesce(t.split, 'train') = 'train'"
-_SIZE = "coalesce(prompt_tokens, length(prompt))"
-_KINDS = {
-    "fact.mix.difficulty": "difficulty",
-    "fact.mix.origin": "origin",
-    # Half octaves, each named by its lower bound: finer ones would take a new template for other prompts.
-    "fact.mix.prompt_length": f"CASE WHEN {_SIZE} > 0 THEN ceil(2 ** (floor(2 * log2({_SIZE})) / 2))::INTEGER::VARCHAR END",
-    "fact.mix.kept_task": "CASE WHEN kept THEN task END",
+_KEPT = "fact_mix"
+_Known: TypeAlias = dict[str, Position]
+"""Labels of one kind that have a series, with the place at which each was first seen."""
+
+_OF_TASKS = {
+    "fact.task.reward": "reward",
+    "fact.task.length": "tokens",
+    "fact.task.difficulty": "difficulty_number",
+    "fact.task.prompt_length": "prompt_size",
 }
 
 
-def mix_facts(data: RunData, after: Position | None) -> FactSeries:
-    """Shares by label, and mean reward, length, difficulty and prompt length of each task, for the run's most frequent labels.
+def mix_facts(data: RunData, table: Table, after: Position | None) -> FactSeries:
+    """Shares by label, and mean reward, length, difficulty and prompt length of each task, for the run's first labels.
 
     A series begins at the label's first row, so that a run that is followed has the same one as a run that is read at once.
     """
-    result = _tasks(data, after)
-    for name, label in _KINDS.items():
-        result |= _shares(data, after, name, label)
-    return result
-
-
-def _shares(data: RunData, after: Position | None, name: str, label: str) -> FactSeries:
-    columns = data.store.columns(
-        f"""WITH often AS (SELECT label, min((attempt, step)) AS first
-                           FROM (SELECT attempt, step, {label} AS label FROM {FINITE} t WHERE t.run_id = $run AND {_TRAINED})
-                           WHERE label IS NOT NULL GROUP BY label ORDER BY count(*) DESC, label LIMIT {MOST_LABELS}),
-            cells AS (SELECT attempt, step, label, count(*) AS size
-                      FROM (SELECT attempt, step, {label} AS label FROM {FINITE} t WHERE {TRAINING})
-                      WHERE label IS NOT NULL GROUP BY ALL),
-            steps AS (SELECT attempt, step, sum(size) AS size FROM cells GROUP BY ALL)
-            SELECT s.attempt, s.step, o.label AS label, coalesce(c.size, 0) / s.size AS share
-            FROM steps s CROSS JOIN often o LEFT JOIN cells c ON c.attempt = s.attempt AND c.step = s.step AND c.label = o.label
-            WHERE (s.attempt, s.step) >= o.first ORDER BY o.label, s.attempt, s.step""",
-        parameters(data, after),
-    )
+    tasks = table.labels["task"]
     result: FactSeries = {}
-    for found in sorted({str(value) for value in columns["label"]}):
-        here = columns["label"] == found
-        part = {column: values[here] for column, values in columns.items()}
-        for series in as_series(part, ["share"]).values():
-            result[f"{name}.{found}"] = series
+    kinds = {
+        "fact.mix.task": tasks,
+        "fact.mix.difficulty": table.labels["difficulty"],
+        "fact.mix.origin": table.labels["origin"],
+        "fact.mix.prompt_length": _half_octaves(table["prompt_size"]),
+        "fact.mix.kept_task": _where(tasks, table["kept"] == 1),
+    }
+    for name, labels in kinds.items():
+        known: _Known = data.kept.setdefault(_KEPT, {}).setdefault(name, {})
+        for label in [label for label, place in known.items() if after is None or place > after]:
+            del known[label]  # its rows come again
+        result |= _shares(table, name, labels, known, _OF_TASKS if name == "fact.mix.task" else {})
     return result
 
 
-_OF_TASKS = {
-    "share": "fact.mix.task",
-    "reward": "fact.task.reward",
-    "tokens": "fact.task.length",
-    "difficulty": "fact.task.difficulty",
-    "prompt_size": "fact.task.prompt_length",
-}
+def _where(labels: Labels, keep: Flags) -> Labels:
+    labels = labels.copy()
+    labels[~keep] = None
+    return labels
 
 
-def _tasks(data: RunData, after: Position | None) -> FactSeries:
-    columns = data.store.columns(
-        f"""WITH often AS (
-                SELECT task, min((attempt, step)) AS first FROM trajectory t
-                WHERE t.run_id = $run AND {_TRAINED} AND task IS NOT NULL GROUP BY task
-                ORDER BY count(*) DESC, task LIMIT {MOST_LABELS}),
-            cells AS (SELECT attempt, step, task, count(*) AS size, avg(reward) AS reward, avg(response_tokens) AS tokens,
-                             avg(try_cast(difficulty AS DOUBLE)) AS difficulty, avg({_SIZE}) AS prompt_size
-                      FROM {FINITE} t WHERE {TRAINING} AND task IS NOT NULL GROUP BY ALL),
-            steps AS (SELECT attempt, step, sum(size) AS size FROM cells GROUP BY ALL)
-            SELECT s.attempt, s.step, o.task AS task, coalesce(c.size, 0) / s.size AS share, c.reward AS reward, c.tokens AS tokens,
-                   c.difficulty AS difficulty, c.prompt_size AS prompt_size
-            FROM steps s CROSS JOIN often o LEFT JOIN cells c ON c.attempt = s.attempt AND c.step = s.step AND c.task = o.task
-            WHERE (s.attempt, s.step) >= o.first ORDER BY o.task, s.attempt, s.step""",
-        parameters(data, after),
-    )
+def _half_octaves(sizes: Floats) -> Labels:
+    """Each size's half octave, named by its lower bound: finer ones would take a new template for other prompts."""
+    labels = np.full(len(sizes), None, np.object_)
+    some = sizes > 0
+    values, of = np.unique(np.ceil(2 ** (np.floor(2 * np.log2(sizes[some])) / 2)).astype(np.int64), return_inverse=True)
+    labels[some] = np.array([str(value) for value in values], np.object_)[of.reshape(-1)] if len(values) else None
+    return labels
+
+
+def _shares(table: Table, name: str, labels: Labels, known: _Known, measures: dict[str, str]) -> FactSeries:
+    """Series of one kind of label; a task's measures are means over its rows."""
+    rows = np.flatnonzero([label is not None for label in labels])
+    if not len(rows):
+        return {}
+    index = StepIndex(table.attempts[rows], table.steps[rows])
+    numbers: dict[object, int] = {}
+    codes = np.array([numbers.setdefault(label, len(numbers)) for label in labels[rows].tolist()])
+    cells = Groups(index.of * len(numbers) + codes, index.size * len(numbers))
+    size = cells.count(np.ones(len(rows), np.bool_)).reshape(index.size, -1)
+    _learn(known, list(map(str, numbers)), size, index)
+    whole = size.sum(axis=1)
+    means = {fact: cells.mean(table[measure][rows]).reshape(index.size, -1) for fact, measure in measures.items()}
     result: FactSeries = {}
-    for task in sorted({str(task) for task in columns["task"]}):
-        part = {name: values[columns["task"] == task] for name, values in columns.items()}
-        for column, name in _OF_TASKS.items():
-            for series in as_series(part, [column]).values():
-                result[f"{name}.{task}"] = series
+    for label, first in sorted(known.items()):
+        here = numbers.get(label)
+        from_there = (index.attempts > first[0]) | ((index.attempts == first[0]) & (index.steps >= first[1]))
+        share = size[:, here] / whole if here is not None else np.zeros(index.size)
+        result |= _part(index, f"{name}.{label}", share, from_there)
+        if here is not None:
+            for fact, values in means.items():
+                result |= _part(index, f"{fact}.{label}", values[:, here], from_there)
     return result
+
+
+def _learn(known: _Known, labels: Sequence[str], size: Floats, index: StepIndex) -> None:
+    """Takes in labels [k] not seen before, of cells of size [steps, k]: step by step, in each those with most rows first."""
+    at = (size > 0).argmax(axis=0)
+    new = sorted((int(at[k]), -float(size[at[k], k]), label, k) for k, label in enumerate(labels) if label not in known)
+    for step, _, label, _ in new[: MOST_LABELS - len(known)]:
+        known[label] = (int(index.attempts[step]), int(index.steps[step]))
+
+
+def _part(index: StepIndex, name: str, values: Floats, where: Flags) -> FactSeries:
+    return index.series({name: np.where(where, values, np.nan)})
 
 
 def fixed_mix_facts(data: RunData, after: Position | None) -> FactSeries:

@@ -2,100 +2,175 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
-from server.queries.fact_rows import TRAINING, FactSeries, Floats, Ints, StepIndex, parameters
+from server.queries.fact_rows import FactSeries, StepIndex
+from server.queries.fact_table import NONE, Hashes, Table, tables
+from server.queries.reductions import Flags, Floats, Ints
 from server.queries.view import Position, RunData
 
-Hashes = NDArray[np.uint64]
-
 _KEPT = "fact_repeats"
-_NONE = 0
-"""Stands for a text that was not written; the database's hash is 0 with a chance of one in 10^19."""
 _ODD = np.uint64(0x9E3779B97F4A7C15)
-"""Spreads the number of a step over all bits, so that a sum of it and a hash names the pair."""
-
-_QUERY = f"""
-SELECT attempt, step, CASE WHEN text IS NULL THEN 0 ELSE hash(text) END AS prompt,
-       CASE WHEN text IS NULL OR response IS NULL OR response = '' THEN 0 ELSE hash(text, response) END AS pair,
-       CASE WHEN trajectory_id IS NULL THEN 0 ELSE hash(trajectory_id) END AS id
-FROM (SELECT attempt, step, n, coalesce(prompt, prompt_messages::VARCHAR) AS text, response, trajectory_id
-      FROM trajectory t WHERE {TRAINING})
-ORDER BY attempt, step, n"""
+"""Spreads the bits of a number, so that a sum of it and a hash names the pair."""
+_NEVER = -(2**62)
+_OPEN_ROWS, _MOST_OPEN_ROWS = 4096, 16384
+"""Newest rows that are kept apart, so that those of them that come again cost no look at the whole run, and how many may gather
+before older ones are taken into the run's past."""
 
 
-class _Rows(NamedTuple):
-    """One entry a trajectory, in the order of (attempt, step, n); hashes are 0 where a text is not written."""
+@dataclass(frozen=True)
+class _Rows:
+    """One entry a trajectory, in the order of (attempt, step, n); hashes are NONE where a text is not written."""
 
     attempts: Ints
     steps: Ints
     prompts: Hashes
     pairs: Hashes
-    ids: Hashes
 
-    def where(self, keep: NDArray[np.bool_]) -> _Rows:
-        return _Rows(self.attempts[keep], self.steps[keep], self.prompts[keep], self.pairs[keep], self.ids[keep])
-
-    def joined(self, other: _Rows) -> _Rows:
-        return _Rows(
-            np.concatenate((self.attempts, other.attempts)),
-            np.concatenate((self.steps, other.steps)),
-            np.concatenate((self.prompts, other.prompts)),
-            np.concatenate((self.pairs, other.pairs)),
-            np.concatenate((self.ids, other.ids)),
-        )
+    def where(self, keep: Flags) -> _Rows:
+        return _Rows(self.attempts[keep], self.steps[keep], self.prompts[keep], self.pairs[keep])
 
 
-def repeat_facts(data: RunData, after: Position | None) -> FactSeries:
-    """Facts of repetition; hashes of earlier steps are kept in memory, so that a refresh reads new rows only."""
-    rows = _read(data, after)
-    known: _Rows | None = data.kept.get(_KEPT)
-    if after is not None and known is not None:
-        old = known.where((known.attempts < after[0]) | ((known.attempts == after[0]) & (known.steps <= after[1])))
-        rows_all = old.joined(rows)
-    else:
-        rows_all = rows if after is None else _read(data, None)
-    data.kept[_KEPT] = rows_all
-    found = [part for attempt in np.unique(rows.attempts).tolist() if (part := _of_attempt(data, rows_all, attempt, after))]
-    names = sorted({name for part in found for name in part})
-    joined = {name: [part[name] for part in found if name in part] for name in names}
-    return {name: tuple(np.concatenate(columns) for columns in zip(*parts, strict=True)) for name, parts in joined.items()}  # type: ignore[misc]
+@dataclass
+class _Newest:
+    """Newest step of each key among the closed rows; keys [n] ascend."""
+
+    keys: Hashes = field(default_factory=lambda: np.empty(0, np.uint64))
+    steps: Ints = field(default_factory=lambda: np.empty(0, np.int64))
+
+    def of(self, keys: Hashes) -> Ints:
+        """The step of each key; _NEVER for one not seen."""
+        found = np.full(len(keys), _NEVER, np.int64)
+        if len(self.keys):
+            at = np.minimum(self.keys.searchsorted(keys), len(self.keys) - 1)
+            same = self.keys[at] == keys
+            found[same] = self.steps[at[same]]
+        return found
+
+    def take(self, keys: Hashes, steps: Ints) -> None:
+        """Takes in rows of later steps."""
+        keys, steps, _ = _previous(keys, steps)
+        last = np.ones(len(keys), np.bool_)
+        last[:-1] = keys[1:] != keys[:-1]
+        keys, steps = keys[last], steps[last]
+        at = self.keys.searchsorted(keys)
+        known = np.zeros(len(keys), np.bool_)
+        inside = at < len(self.keys)
+        known[inside] = self.keys[at[inside]] == keys[inside]
+        self.steps[at[known]] = steps[known]
+        self.keys = np.insert(self.keys, at[~known], keys[~known])
+        self.steps = np.insert(self.steps, at[~known], steps[~known])
 
 
-def _read(data: RunData, after: Position | None) -> _Rows:
-    found = data.store.columns(_QUERY, parameters(data, after))
-    attempts, steps = (found[name].astype(np.int64) for name in ("attempt", "step"))
-    prompts, pairs, ids = (found[name].astype(np.uint64) for name in ("prompt", "pair", "id"))
-    return _Rows(attempts, steps, prompts, pairs, ids)
+@dataclass
+class _Past:
+    """What a run had before, as one attempt continues it. blocks: all rows; closed: how many blocks are in prompts and pairs."""
+
+    attempt: int | None = None
+    blocks: list[_Rows] = field(default_factory=list)
+    closed: int = 0
+    prompts: _Newest = field(default_factory=_Newest)
+    pairs: _Newest = field(default_factory=_Newest)
+
+    def cut(self, after: Position | None) -> None:
+        """Forgets rows behind a place, which come again."""
+        while self.blocks and (after is None or _last(self.blocks[-1]) > after):
+            block = self.blocks.pop()
+            if len(self.blocks) < self.closed:
+                self.attempt = None  # the closed rows must be taken in again
+            if after is not None and (block.attempts[0], block.steps[0]) <= after:
+                self.blocks.append(block.where(_up_to(block, after)))
+                break
+
+    def branch(self, data: RunData, attempt: int) -> None:
+        """Makes the closed rows those that the attempt continues."""
+        if self.attempt == attempt:
+            return
+        self.attempt, self.closed, self.prompts, self.pairs = attempt, 0, _Newest(), _Newest()
+        self.close(data, 0)
+
+    def close(self, data: RunData, keep: int) -> None:
+        """Takes in all blocks but the newest of so many rows in all."""
+        end = len(self.blocks)
+        while end > self.closed and (keep := keep - len(self.blocks[end - 1].steps)) >= 0:
+            end -= 1
+        for block in self.blocks[self.closed : end]:
+            rows = block.where(_on_branch(data, block, self.attempt or 0))
+            self.prompts.take(rows.prompts, rows.steps)
+            self.pairs.take(rows.pairs, rows.steps)
+        self.closed = end
+
+    def open(self, data: RunData) -> list[_Rows]:
+        """The rows that are not closed."""
+        return [block.where(_on_branch(data, block, self.attempt or 0)) for block in self.blocks[self.closed :]]
 
 
-def _of_attempt(data: RunData, rows: _Rows, attempt: int, after: Position | None) -> FactSeries:
-    """The facts of one attempt's new steps, against the run as that attempt continues it."""
-    branch = rows.attempts <= attempt
+def _last(block: _Rows) -> Position:
+    return int(block.attempts[-1]), int(block.steps[-1])
+
+
+def _up_to(block: _Rows, after: Position) -> Flags:
+    found: Flags = (block.attempts < after[0]) | ((block.attempts == after[0]) & (block.steps <= after[1]))
+    return found
+
+
+def _on_branch(data: RunData, block: _Rows, attempt: int) -> Flags:
+    """Rows of the run as the attempt continues it."""
+    keep: Flags = block.attempts <= attempt
     for later, start in data.attempt_starts.items():
         if later <= attempt:
-            branch &= (rows.attempts >= later) | (rows.steps < start)
-    own = rows.attempts == attempt
-    new = own if after is None or after[0] != attempt else own & (rows.steps > after[1])
-    past, now = rows.where(branch), rows.where(new)
-    if not len(now.steps):
-        return {}
+            keep &= (block.attempts >= later) | (block.steps < start)
+    return keep
+
+
+def repeat_facts(data: RunData, table: Table, after: Position | None) -> FactSeries:
+    """Facts of repetition; hashes of earlier steps are kept in memory, so that a refresh reads new rows only."""
+    past: _Past | None = data.kept.get(_KEPT)
+    if past is None:
+        past = data.kept[_KEPT] = _Past()
+        past.blocks = [_rows(earlier) for earlier in tables(data, None)] if after is not None else []
+    past.cut(after)
+    result: dict[str, list[tuple[Ints, Ints, Floats]]] = {}
+    for attempt in np.unique(table.attempts).tolist():
+        own = table.attempts == attempt
+        now = _rows(table).where(own)
+        for name, series in _of_attempt(data, past, now, table.hashes["id_hash"][own], attempt).items():
+            result.setdefault(name, []).append(series)
+        past.blocks.append(now)
+        if sum(len(block.steps) for block in past.blocks[past.closed :]) > _MOST_OPEN_ROWS:
+            past.close(data, _OPEN_ROWS)
+    return {name: tuple(np.concatenate(columns) for columns in zip(*parts, strict=True)) for name, parts in result.items()}  # type: ignore[misc]
+
+
+def _rows(table: Table) -> _Rows:
+    prompt, response = table.hashes["prompt_hash"], table.hashes["response_hash"]
+    written = (prompt != NONE) & (response != NONE) & (table["characters"] > 0)
+    return _Rows(table.attempts, table.steps, prompt, np.where(written, prompt * _ODD + response, NONE))
+
+
+def _of_attempt(data: RunData, past: _Past, now: _Rows, ids: Hashes, attempt: int) -> FactSeries:
+    """The facts of one attempt's new steps, against the run as that attempt continues it."""
+    past.branch(data, attempt)
+    recent = [*past.open(data), now]
+    steps = np.concatenate([rows.steps for rows in recent])
     index = StepIndex(now.attempts, now.steps)
-    result = _prompts(index, past, now) | _responses(index, past, now)
-    result["fact.repeat.duplicate_frac"] = _doubled(index, now)
-    earlier = rows.where(rows.attempts < attempt)
-    alike = np.isin(_at_step(now.pairs, now.steps), _at_step(earlier.pairs, earlier.steps))
-    covered = (now.pairs != _NONE) & np.isin(now.steps, earlier.steps)
-    result["fact.repeat.attempt_frac"] = index.mean(alike.astype(np.float64), covered)
+    result = _prompts(index, past.prompts, np.concatenate([rows.prompts for rows in recent]), steps)
+    result |= _responses(index, past.pairs, np.concatenate([rows.pairs for rows in recent]), steps, now)
+    result["fact.repeat.duplicate_frac"] = _doubled(index, ids, now.steps)
+    earlier = [block.where((block.attempts < attempt) & np.isin(block.steps, index.steps)) for block in past.blocks if attempt > 1]
+    if earlier:
+        said = np.concatenate([_at_step(rows.pairs, rows.steps) for rows in earlier])
+        alike = np.isin(_at_step(now.pairs, now.steps), said)
+        covered = (now.pairs != NONE) & np.isin(now.steps, np.concatenate([rows.steps for rows in earlier]))
+        result["fact.repeat.attempt_frac"] = index.mean(alike.astype(np.float64), covered)
     return index.series(result)
 
 
-def _prompts(index: StepIndex, past: _Rows, now: _Rows) -> dict[str, Floats]:
+def _prompts(index: StepIndex, closed: _Newest, keys: Hashes, steps: Ints) -> dict[str, Floats]:
     """Share of a step's prompts seen at an earlier step, and how many of them stood together in one such step."""
-    keys, steps, before = _previous(past.prompts, past.steps)
+    keys, steps, before = _seen(closed, keys, steps)
     mine = np.isin(steps, index.steps)
     keys, steps, before = keys[mine], steps[mine], before[mine]
     of = np.searchsorted(index.steps, steps)
@@ -118,24 +193,29 @@ def _prompts(index: StepIndex, past: _Rows, now: _Rows) -> dict[str, Floats]:
         }
 
 
-def _responses(index: StepIndex, past: _Rows, now: _Rows) -> dict[str, Floats]:
+def _responses(index: StepIndex, closed: _Newest, keys: Hashes, steps: Ints, now: _Rows) -> dict[str, Floats]:
     """Share of trajectories whose text was already the answer to the same prompt at an earlier step."""
-    keys, steps, before = _previous(past.pairs, past.steps)
+    keys, steps, before = _seen(closed, keys, steps)
     again = before > _NEVER
     repeated = np.isin(_at_step(now.pairs, now.steps), _at_step(keys[again], steps[again]))
-    return {"fact.repeat.response_frac": index.mean(repeated.astype(np.float64), now.pairs != _NONE)}
+    return {"fact.repeat.response_frac": index.mean(repeated.astype(np.float64), now.pairs != NONE)}
 
 
-_NEVER = -(2**62)
+def _seen(closed: _Newest, keys: Hashes, steps: Ints) -> tuple[Hashes, Ints, Ints]:
+    """As _previous, with the closed rows before all of these."""
+    keys, steps, before = _previous(keys, steps)
+    first = before == _NEVER
+    before[first] = closed.of(keys[first])
+    return keys, steps, before
 
 
 def _previous(keys: Hashes, steps: Ints) -> tuple[Hashes, Ints, Ints]:
-    """Every (key, step) once, with the newest earlier step of the same key, or _NEVER."""
-    known = keys != _NONE
+    """Every (key, step) once, ordered so, with the newest earlier step of the same key, or _NEVER."""
+    known = keys != NONE
     keys, steps = keys[known], steps[known]
     order = np.lexsort((steps, keys))
     keys, steps = keys[order], steps[order]
-    fresh = np.ones(len(keys), bool)
+    fresh = np.ones(len(keys), np.bool_)
     fresh[1:] = (keys[1:] != keys[:-1]) | (steps[1:] != steps[:-1])
     keys, steps = keys[fresh], steps[fresh]
     before = np.full(len(keys), _NEVER, np.int64)
@@ -148,8 +228,7 @@ def _at_step(keys: Hashes, steps: Ints) -> Hashes:
     return keys + steps.astype(np.uint64) * _ODD
 
 
-def _doubled(index: StepIndex, now: _Rows) -> Floats:
+def _doubled(index: StepIndex, ids: Hashes, steps: Ints) -> Floats:
     """Share of a step's trajectories whose id another one of the step has."""
-    named = now.ids != _NONE
-    _, of, sizes = np.unique(_at_step(now.ids, now.steps), return_inverse=True, return_counts=True)
-    return index.mean((sizes[of.reshape(-1)] > 1).astype(np.float64), named)
+    _, of, sizes = np.unique(_at_step(ids, steps), return_inverse=True, return_counts=True)
+    return index.mean((sizes[of.reshape(-1)] > 1).astype(np.float64), ids != NONE)

@@ -6,13 +6,11 @@ from collections.abc import Iterable
 from typing import TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from ingest.store.connection import Columns
+from server.queries.reductions import Floats, Groups, Ints
 from server.queries.view import Position, RunData
 
-Floats: TypeAlias = NDArray[np.float64]
-Ints: TypeAlias = NDArray[np.int64]
 FactSeries: TypeAlias = dict[str, tuple[Ints, Ints, Floats]]
 """Attempts, steps and values by fact id."""
 
@@ -52,42 +50,25 @@ def as_series(columns: Columns, names: Iterable[str]) -> FactSeries:
     return result
 
 
-class StepIndex:
-    """Rows grouped by (attempt, step), for reductions that the database does not have; of[row] is the number of its step."""
+class StepIndex(Groups):
+    """Rows grouped by (attempt, step); attempts and steps name the group, both [size]."""
 
     def __init__(self, attempts: Ints, steps: Ints) -> None:
-        pairs = np.stack([attempts.astype(np.int64), steps.astype(np.int64)], axis=1) if len(steps) else np.empty((0, 2), np.int64)
-        keys, of = np.unique(pairs, axis=0, return_inverse=True)
-        self.attempts, self.steps = keys[:, 0], keys[:, 1]
-        self.of: Ints = of.reshape(-1)
-        self.size = len(keys)
-
-    def mean(self, values: Floats, where: NDArray[np.bool_] | None = None, weights: Floats | None = None) -> Floats:
-        """Mean of the rows of each step that are finite and picked; NaN where there is none."""
-        keep = np.isfinite(values) if where is None else np.isfinite(values) & where
-        weight = np.ones(len(values)) if weights is None else weights
-        total = np.bincount(self.of[keep], weights=values[keep] * weight[keep], minlength=self.size)
-        count = np.bincount(self.of[keep], weights=weight[keep], minlength=self.size)
-        with np.errstate(invalid="ignore", divide="ignore"):
-            return np.asarray(np.where(count > 0, total / count, np.nan), dtype=np.float64)
-
-    def count(self, where: NDArray[np.bool_]) -> Floats:
-        """Number of picked rows of each step."""
-        return np.bincount(self.of[where], minlength=self.size).astype(np.float64)
-
-    def most(self, values: Floats, where: NDArray[np.bool_] | None = None) -> Floats:
-        """Largest finite picked value of each step; NaN where there is none."""
-        keep = np.isfinite(values) if where is None else np.isfinite(values) & where
-        result = np.full(self.size, -np.inf)
-        np.maximum.at(result, self.of[keep], values[keep])
-        return np.where(np.isfinite(result), result, np.nan)
-
-    def rows(self) -> list[Ints]:
-        """Row numbers of each step."""
-        order = np.argsort(self.of, kind="stable")
-        edges = np.searchsorted(self.of[order], np.arange(self.size + 1))
-        return [order[edges[i] : edges[i + 1]] for i in range(self.size)]
+        attempts, steps = attempts.astype(np.int64), steps.astype(np.int64)
+        if _ascend(attempts, steps):
+            new = np.ones(len(steps), np.bool_)
+            new[1:] = (steps[1:] != steps[:-1]) | (attempts[1:] != attempts[:-1])
+            of = np.cumsum(new) - 1
+            self.attempts, self.steps = attempts[new], steps[new]
+        else:
+            keys, of = np.unique(np.stack([attempts, steps], axis=1), axis=0, return_inverse=True)
+            self.attempts, self.steps = keys[:, 0], keys[:, 1]
+        super().__init__(of, len(self.steps))
 
     def series(self, named: dict[str, Floats]) -> FactSeries:
         """The named values as series, without steps in which a value is NaN."""
         return as_series({"attempt": self.attempts, "step": self.steps, **named}, named)
+
+
+def _ascend(attempts: Ints, steps: Ints) -> bool:
+    return bool(np.all((attempts[1:] > attempts[:-1]) | ((attempts[1:] == attempts[:-1]) & (steps[1:] >= steps[:-1]))))

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from server.queries.fact_rows import TRAINING, FactSeries, Floats, StepIndex, parameters
-from server.queries.view import Position, RunData
+from server.queries.fact_rows import FactSeries
+from server.queries.fact_table import LEAST_LETTERS, NONE, PROMPT, Table
+from server.queries.view import RunData
 
 _ROWS_A_STEP = 64
 _ROWS_AT_ONCE = 4000
@@ -19,8 +21,6 @@ _MIXED = 0.05
 """Share of foreign letters from which a response counts as mixed (symptoms 20)."""
 _OF_PROMPT = 0.02
 """A script belongs to the prompt from this share of its letters on."""
-_LEAST_LETTERS = 20
-"""Letters below which a response says nothing about its language."""
 
 # Code, formulae and addresses are written in Latin letters in every language.
 _NEUTRAL = re.compile(
@@ -71,56 +71,28 @@ def mixture(prompt: str, response: str) -> Mixture | None:
         response = _LATIN_WORD.sub(lambda word: word[0] if len(word[0]) >= 3 else " ", response)
     found = scripts(response)
     letters = found[found > 0]
-    if len(letters) < _LEAST_LETTERS:
+    if len(letters) < LEAST_LETTERS:
         return None
     foreign = ~np.isin(letters, own)
     return Mixture(float(foreign.mean()), int(np.count_nonzero(foreign[1:] != foreign[:-1])))
 
 
-def script_facts(data: RunData, after: Position | None) -> FactSeries:
+def script_facts(data: RunData, table: Table) -> FactSeries:
     """Facts of scripts, reduced to steps, over at most 64 responses a step; absent where prompts or responses are not written.
 
     Responses and prompts of ASCII letters alone are Latin and are not read.
     """
-    cursor = data.store.cursor().execute(
-        f"""WITH t AS (
-                SELECT attempt, step, reward, coalesce(prompt, prompt_messages::VARCHAR) AS asked, response,
-                       row_number() OVER (PARTITION BY attempt, step ORDER BY n) AS place
-                FROM trajectory t WHERE {TRAINING} AND response IS NOT NULL AND coalesce(prompt, prompt_messages::VARCHAR) IS NOT NULL)
-            SELECT attempt, step, reward, length(response) AS size, strlen(response) = length(response) AND strlen(asked) = length(asked)
-                   AND regexp_matches(asked, '[A-Za-z]') AS plain,
-                   plain AND regexp_matches(response, '([A-Za-z][^A-Za-z]*){{{_LEAST_LETTERS}}}') AS lettered,
-                   CASE WHEN NOT plain THEN left(asked, {2 * _CHARACTERS}) END,
-                   CASE WHEN NOT plain AND size > {2 * _CHARACTERS}
-                        THEN left(response, {_CHARACTERS}) || ' ' || right(response, {_CHARACTERS})
-                        WHEN NOT plain THEN response END
-            FROM t WHERE place <= {_ROWS_A_STEP}""",
-        parameters(data, after),
-    )
-    found: list[tuple[float, ...]] = []
-    # Text is read in parts: a whole run of it does not fit into memory.
-    while rows := cursor.fetchmany(_ROWS_AT_ONCE):
-        found += [_row(*row) for row in rows]
-    if not found:
-        return {}
-    columns = np.array(found, dtype=np.float64)
-    attempts, steps = columns[:, 0].astype(np.int64), columns[:, 1].astype(np.int64)
-    return _reduced(StepIndex(attempts, steps), *columns[:, 2:].T)
-
-
-def _row(
-    attempt: int, step: int, reward: float | None, size: int, plain: bool, lettered: bool, asked: str | None, response: str | None
-) -> tuple[float, ...]:
-    """attempt, step, foreign share (NaN where it cannot be told), changes of script, size, reward."""
-    seen = mixture(asked or "", response or "") if not plain else Mixture(0.0, 0) if lettered else None
-    foreign, switches = seen if seen is not None else (np.nan, 0)
-    return attempt, step, foreign, switches, size, np.nan if reward is None else reward
-
-
-def _reduced(index: StepIndex, foreign: Floats, switches: Floats, size: Floats, reward: Floats) -> FactSeries:
+    written = np.isfinite(table["characters"]) & (table.hashes["prompt_hash"] != NONE)
+    place = np.cumsum(written) - 1
+    chosen = written & (place - table.index.least(place.astype(np.float64), written)[table.index.of] < _ROWS_A_STEP)
+    foreign = np.where(chosen & (table["lettered"] == 1), 0.0, np.nan)
+    switches = np.zeros(len(table))
+    for row, seen in _read(data, table, chosen & (table["plain"] == 0)):
+        foreign[row], switches[row] = seen
+    index, reward = table.index, table["reward"]
     known = np.isfinite(foreign)
     mixed = known & (foreign > _MIXED)
-    length = np.minimum(size, 2 * _CHARACTERS)
+    length = np.minimum(table["characters"], 2 * _CHARACTERS)
     return index.series(
         {
             "fact.script.foreign_frac": index.mean(foreign),
@@ -130,3 +102,25 @@ def _reduced(index: StepIndex, foreign: Floats, switches: Floats, size: Floats, 
             "fact.script.reward_plain": index.mean(reward, known & ~mixed),
         }
     )
+
+
+def _read(data: RunData, table: Table, wanted: NDArray[np.bool_]) -> Iterator[tuple[int, Mixture]]:
+    """The mixtures of the wanted rows that have letters enough, by row. Texts are read in parts: all of them do not fit into memory."""
+    rows = np.flatnonzero(wanted)
+    if not len(rows):
+        return
+    places = zip(table.attempts[rows].tolist(), table.steps[rows].tolist(), table.n[rows].tolist(), strict=True)
+    row_of = dict(zip(places, rows.tolist(), strict=True))
+    cursor = data.store.cursor().execute(
+        f"""SELECT attempt, step, n, left({PROMPT}, {2 * _CHARACTERS}),
+                   CASE WHEN length(response) > {2 * _CHARACTERS}
+                        THEN left(response, {_CHARACTERS}) || ' ' || right(response, {_CHARACTERS}) ELSE response END
+            FROM trajectory WHERE {table.scope.where} AND n <= $last AND response IS NOT NULL AND {PROMPT} IS NOT NULL""",
+        table.scope.parameters | {"last": int(table.n[rows].max())},
+    )
+    while found := cursor.fetchmany(_ROWS_AT_ONCE):
+        for attempt, step, n, asked, response in found:
+            row = row_of.get((attempt, step, n))
+            seen = mixture(asked, response) if row is not None else None
+            if row is not None and seen is not None:
+                yield row, seen

@@ -9,16 +9,14 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from server.queries.fact_rows import TRAINING, FactSeries, Floats, StepIndex, parameters
-from server.queries.fact_trajectories import loss_weight
-from server.queries.view import Position, RunData
+from server.queries.fact_rows import FactSeries
+from server.queries.fact_table import LEAST_TAIL, NONE, Table
+from server.queries.fact_trajectories import loss_weights
+from server.queries.reductions import Floats, Ints, ratio
+from server.queries.view import RunData
 
 SHINGLE = 5
 """Characters of one shingle."""
-_HEAD_CHARACTERS = 512
-_TAIL_CHARACTERS = 2000
-_LEAST_TAIL = 256
-"""Characters from which a tail can be said to repeat itself."""
 _COMPRESSION = 10.0
 """A tail that deflates by more than this repeats itself (slime/observability/metric_utils.py)."""
 _LEAST_COMPRESSED = 1000
@@ -28,41 +26,41 @@ _REPEATED_WORDS = 0.6
 """Share of repeated runs of four words from which a tail repeats itself (symptoms 10)."""
 _PROMPTS = 6
 _MEMBERS = 3
-_ROWS_AT_ONCE = 4000
 
 
-def text_facts(data: RunData, after: Position | None) -> FactSeries:
+def text_facts(data: RunData, table: Table) -> FactSeries:
     """Facts of response text, reduced to steps; absent where no response is written.
 
     Similarity is measured on the first 512 characters of three responses to each of six prompts a step; repetition on the
     last 2,000 characters of every response of at least 256.
     """
-    result = _similarities(data, after)
-    result.update(_repetition(data, after))
-    return result
+    return table.index.series(_similarities(table) | _repetition(data, table))
 
 
-def _similarities(data: RunData, after: Position | None) -> FactSeries:
-    rows = data.store.columns(
-        f"""WITH t AS (
-                SELECT attempt, step, n, left(response, {_HEAD_CHARACTERS}) AS head,
-                       dense_rank() OVER (PARTITION BY attempt, step ORDER BY prompt_hash) AS prompt_number,
-                       row_number() OVER (PARTITION BY attempt, step, prompt_hash ORDER BY n) AS member
-                FROM (SELECT *, hash(coalesce(prompt, prompt_messages::VARCHAR)) AS prompt_hash FROM trajectory t
-                      WHERE {TRAINING} AND length(response) >= {SHINGLE} AND coalesce(prompt, prompt_messages::VARCHAR) IS NOT NULL))
-            SELECT attempt, step, prompt_number, head FROM t WHERE prompt_number <= {_PROMPTS} AND member <= {_MEMBERS}
-            ORDER BY attempt, step, prompt_number, n""",
-        parameters(data, after),
-    )
-    if not len(rows["step"]):
-        return {}
-    index = StepIndex(rows["attempt"], rows["step"])
-    within, across, prefix = (np.full(index.size, np.nan) for _ in range(3))
-    for number, picked in enumerate(index.rows()):
-        prompts, heads = rows["prompt_number"][picked].tolist(), rows["head"][picked].tolist()
-        within[number], across[number] = similarities(prompts, heads)
-        prefix[number] = prefix_agreement(prompts, heads)
-    return index.series({"fact.similarity.within": within, "fact.similarity.across": across, "fact.similarity.prefix": prefix})
+def _similarities(table: Table) -> dict[str, Floats]:
+    within, across, prefix = (np.full(table.index.size, np.nan) for _ in range(3))
+    rows, prompts = _members(table)
+    heads = table.texts["head"][rows].tolist()
+    edges = np.searchsorted(table.index.of[rows], np.arange(table.index.size + 1)).tolist()
+    for step, (a, b) in enumerate(itertools.pairwise(edges)):
+        if b > a:
+            asked, texts = prompts[a:b].tolist(), heads[a:b]
+            within[step], across[step] = similarities(asked, texts)
+            prefix[step] = prefix_agreement(asked, texts)
+    return {"fact.similarity.within": within, "fact.similarity.across": across, "fact.similarity.prefix": prefix}
+
+
+def _members(table: Table) -> tuple[Ints, Ints]:
+    """Rows whose texts are compared, by step, prompt and n, and the number of each one's prompt in its step, from 0 on."""
+    written = (table.hashes["prompt_hash"] != NONE) & (table["characters"] >= SHINGLE)
+    rows, prompts, steps = table.by("prompt_hash", where=written)
+    order = np.argsort(prompts.of, kind="stable")
+    starts = np.searchsorted(prompts.of[order], np.arange(prompts.size))
+    member = np.arange(len(rows)) - starts[prompts.of[order]]
+    first = np.searchsorted(steps, np.arange(table.index.size))
+    number = prompts.of[order] - first[steps[prompts.of[order]]]
+    chosen = (number < _PROMPTS) & (member < _MEMBERS)
+    return rows[order][chosen], number[chosen]
 
 
 def prefix_agreement(prompts: Sequence[int], texts: Sequence[str]) -> float:
@@ -158,7 +156,7 @@ def repeats(tail: str, ratio: float | None = None) -> bool:
     if ratio > _COMPRESSION or (ratio > _SUSPICIOUS and _repeated_words(tail) > _REPEATED_WORDS):
         return True
     raw = tail.encode()
-    end = np.frombuffer(raw[-_LEAST_TAIL:], np.uint8)
+    end = np.frombuffer(raw[-LEAST_TAIL:], np.uint8)
     return any(float((end[period:] == end[:-period]).mean()) > 0.95 for period in range(1, 33))
 
 
@@ -169,47 +167,25 @@ def _repeated_words(tail: str) -> float:
     return 1 - len(set(runs)) / len(runs) if len(words) >= 50 else 0.0
 
 
-def _repetition(data: RunData, after: Position | None) -> FactSeries:
-    counts = data.store.columns(
-        f"""SELECT attempt, step, count(response) AS texts, sum({loss_weight(data)}) AS weight, count(finish_reason) AS reasons,
-                   sum({loss_weight(data)}) FILTER (finish_reason = 'length') AS truncated,
-                   count(*) FILTER (length(response) >= {_LEAST_TAIL}) AS long
-            FROM trajectory t WHERE {TRAINING} GROUP BY ALL HAVING count(response) > 0 ORDER BY attempt, step""",
-        parameters(data, after),
-    )
-    if not len(counts["step"]):
-        return {}
-    places = {key: at for at, key in enumerate(zip(counts["attempt"].tolist(), counts["step"].tolist(), strict=True))}
-    repeated, weight, besides, ratios, measured = (np.zeros(len(places)) for _ in range(5))
-    cursor = data.store.cursor().execute(
-        f"""SELECT attempt, step, right(response, {_TAIL_CHARACTERS}), {loss_weight(data)}, finish_reason = 'length'
-            FROM trajectory t WHERE {TRAINING} AND length(response) >= {_LEAST_TAIL}""",
-        parameters(data, after),
-    )
-    while rows := cursor.fetchmany(_ROWS_AT_ONCE):
-        for attempt, step, tail, share, truncated in rows:
-            at, ratio = places[(attempt, step)], compression(tail)
-            if ratio > 0:  # false where it is not a number
-                ratios[at] += ratio
-                measured[at] += 1
-            if repeats(tail, ratio):
-                repeated[at] += 1
-                weight[at] += share or 0.0
-                besides[at] += 0.0 if truncated else share or 0.0
-    return _shares(counts, repeated, weight, besides, np.where(measured > 0, ratios / np.maximum(measured, 1), np.nan))
-
-
-def _shares(counts: dict[str, NDArray[np.generic]], repeated: Floats, weight: Floats, besides: Floats, ratio: Floats) -> FactSeries:
-    total = np.asarray(counts["weight"], dtype=np.float64)
-    truncated = np.nan_to_num(np.asarray(counts["truncated"], dtype=np.float64))
-    known = (total > 0) & (np.asarray(counts["reasons"], dtype=np.float64) > 0)
-    index = StepIndex(np.asarray(counts["attempt"], dtype=np.int64), np.asarray(counts["step"], dtype=np.int64))
-    long = np.asarray(counts["long"], dtype=np.float64)
-    return index.series(
-        {
-            "fact.tail.compression": ratio,
-            "fact.repetitive_frac": np.where(long > 0, repeated / np.maximum(counts["texts"].astype(np.float64), 1), np.nan),
-            "fact.loss_share.repetitive": np.where(total > 0, weight / np.maximum(total, 1e-9), np.nan),
-            "fact.loss_share.outliers": np.where(known, (truncated + besides) / np.maximum(total, 1e-9), np.nan),
-        }
-    )
+def _repetition(data: RunData, table: Table) -> dict[str, Floats]:
+    index = table.index
+    tails = table.texts["tail"]
+    long = np.array([tail is not None for tail in tails], np.bool_)
+    ratios = np.full(len(table), np.nan)
+    repeated = np.zeros(len(table), np.bool_)
+    for row in np.flatnonzero(long).tolist():
+        ratios[row] = compression(tails[row])
+        repeated[row] = repeats(tails[row], ratios[row])
+    written, weight = np.isfinite(table["characters"]), loss_weights(data, table)
+    whole = np.where(index.count(written) > 0, index.total(weight), np.nan)
+    shared = index.total(weight, repeated)
+    cut = index.total(weight, table.truncated)
+    outliers = cut + index.total(weight, repeated & ~table.truncated)
+    reasons = index.count(table["finished"] > 0) > 0
+    part = ratio(index.count(repeated), index.count(written))
+    return {
+        "fact.tail.compression": index.mean(ratios),
+        "fact.repetitive_frac": np.where(index.count(long) > 0, part, np.nan),
+        "fact.loss_share.repetitive": np.where(whole > 0, ratio(shared, whole), np.nan),
+        "fact.loss_share.outliers": np.where((whole > 0) & reasons, ratio(outliers, whole), np.nan),
+    }

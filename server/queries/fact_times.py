@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
-from server.queries.fact_rows import TRAINING, FactSeries, as_series, parameters
-from server.queries.view import Position, RunData
+import numpy as np
 
-_QUERY = f"""
-WITH t AS (
-    SELECT attempt, step, try_cast(seconds ->> 'rollout' AS DOUBLE) AS rollout, try_cast(seconds ->> 'environment' AS DOUBLE) AS environment
-    FROM trajectory t WHERE {TRAINING} AND seconds IS NOT NULL)
-SELECT attempt, step,
-    CASE WHEN count(rollout) >= 8 THEN max(rollout) / nullif(median(rollout), 0) END AS "fact.seconds.rollout.tail",
-    CASE WHEN count(rollout) >= 20 THEN 1 - quantile_cont(rollout, 0.9) / nullif(max(rollout), 0) END AS "fact.seconds.rollout.last_tenth",
-    sum(environment) FILTER (rollout > 0) / nullif(sum(rollout) FILTER (environment >= 0), 0) AS "fact.seconds.environment.share"
-FROM t GROUP BY attempt, step ORDER BY attempt, step"""
+from server.queries.fact_rows import FactSeries
+from server.queries.fact_table import Table
+from server.queries.reductions import ratio
+
+_LEAST_TAIL = 8
+_LEAST_TENTH = 20
+"""Trajectories with seconds below which the share of the slowest tenth says nothing."""
 
 
-def time_facts(data: RunData, after: Position | None) -> FactSeries:
+def time_facts(table: Table) -> FactSeries:
     """Facts of trajectories' seconds, reduced to steps."""
-    columns = data.store.columns(_QUERY, parameters(data, after))
-    return as_series(columns, [name for name in columns if name.startswith("fact.")])
+    index, rollout, environment = table.index, table["rollout_seconds"], table["environment_seconds"]
+    if not np.isfinite(rollout).any():
+        return {}
+    count, longest = index.count(np.isfinite(rollout)), index.most(rollout)
+    in_environment, of = index.total(environment, rollout > 0), index.total(rollout, environment >= 0)
+    some = index.count(np.isfinite(environment) & (rollout > 0)) > 0
+    return index.series(
+        {
+            "fact.seconds.rollout.tail": np.where(count >= _LEAST_TAIL, ratio(longest, index.quantile(rollout, 0.5)), np.nan),
+            "fact.seconds.rollout.last_tenth": np.where(count >= _LEAST_TENTH, 1 - ratio(index.quantile(rollout, 0.9), longest), np.nan),
+            "fact.seconds.environment.share": np.where(some, ratio(in_environment, of), np.nan),
+        }
+    )

@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
-from server.queries.fact_rows import FINITE, TRAINING, FactSeries, as_series, parameters
-from server.queries.view import Position, RunData
+import numpy as np
+
+from server.queries.fact_rows import FactSeries
+from server.queries.fact_table import NONE, Table
+from server.queries.reductions import Floats, Groups, ratio
+from server.queries.view import RunData
+
+_LEAST_CORRECT = 12
+"""Rewarded responses below which their correlation says nothing."""
+_CONFLICT = 0.05
+"""Distance of two rewards, in parts of the step's range, from which they contradict each other."""
 
 
 def weighs_by_tokens(data: RunData) -> bool | None:
@@ -18,94 +27,130 @@ def weighs_by_tokens(data: RunData) -> bool | None:
     return name not in ("seq-mean", "sequence-mean", "seq-mean-token-mean", "grpo", "sequence")
 
 
-def loss_weight(data: RunData) -> str:
-    """SQL of a trajectory's weight in the loss, relative to others of its step."""
-    return "CASE WHEN coalesce(kept, TRUE) THEN " + ("1.0" if weighs_by_tokens(data) is False else "response_tokens") + " ELSE 0 END"
+def loss_weights(data: RunData, table: Table) -> Floats:
+    """A trajectory's weight in the loss, relative to others of its step; NaN where its tokens would say it and are not written."""
+    own = np.ones(len(table)) if weighs_by_tokens(data) is False else table["tokens"]
+    return np.where(table["kept"] == 0, 0.0, own)
 
 
-def _query(data: RunData) -> str:
-    return f"""
-WITH t AS MATERIALIZED (
-    SELECT attempt, step, n, reward, response_tokens AS tokens, finish_reason, verifier_status, verifier_seconds, policy_lag, kept,
-           policy_version_last - policy_version_first AS span, advantage, difficulty,
-           coalesce(prompt_tokens, length(prompt)) AS prompt_size, hash(coalesce(prompt, prompt_messages::VARCHAR)) AS prompt_hash,
-           hash(response) AS response_hash, length(response) AS characters, {loss_weight(data)} AS weight,
-           verifier_status IN ('timeout', 'error') AS failed,
-           CASE WHEN coalesce(kept, TRUE) THEN response_tokens END AS trained,
-           try_cast(sampling ->> '$.temperature' AS DOUBLE) AS temperature, try_cast(sampling ->> '$.top_p' AS DOUBLE) AS top_p
-    FROM {FINITE} t WHERE {TRAINING}),
-edges AS (SELECT attempt, step, min(reward) AS low, max(reward) AS high FROM t GROUP BY ALL),
-prompts AS (
-    SELECT attempt, step, stddev_samp(mean) / sqrt(count(*)) AS noise
-    FROM (SELECT attempt, step, prompt_hash, avg(reward) AS mean FROM t WHERE prompt_hash IS NOT NULL GROUP BY ALL) GROUP BY ALL),
-twins AS (
-    SELECT attempt, step, sum(size) AS twin_n, sum(CASE WHEN high - low > 0.05 * spread THEN size ELSE 0 END) / sum(size) AS conflict
-    FROM (SELECT attempt, step, count(*) AS size, min(reward) AS low, max(reward) AS high, any_value(edges.high - edges.low) AS spread
-          FROM t JOIN edges USING (attempt, step)
-          WHERE prompt_hash IS NOT NULL AND response_hash IS NOT NULL AND reward IS NOT NULL AND characters > 0
-                AND coalesce(verifier_status, 'ok') = 'ok'
-          GROUP BY attempt, step, prompt_hash, response_hash HAVING count(*) > 1) GROUP BY ALL),
-across AS (
-    SELECT attempt, step, sum(CASE WHEN prompts > 1 THEN size ELSE 0 END) / sum(size) AS repeated
-    FROM (SELECT attempt, step, count(*) AS size, count(DISTINCT prompt_hash) AS prompts FROM t
-          WHERE prompt_hash IS NOT NULL AND response_hash IS NOT NULL GROUP BY attempt, step, response_hash) GROUP BY ALL)
-SELECT t.attempt, t.step,
-    count(*) AS "fact.n",
-    avg(reward) AS "fact.reward.mean",
-    stddev_samp(reward) AS "fact.reward.std",
-    min(reward) AS "fact.reward.min",
-    max(reward) AS "fact.reward.max",
-    nullif(count(DISTINCT reward), 0) AS "fact.reward.distinct",
-    avg(reward) FILTER (finish_reason = 'length') AS "fact.reward.truncated.mean",
-    avg(reward) FILTER (finish_reason <> 'length') AS "fact.reward.terminated.mean",
-    avg(reward) FILTER (verifier_status = 'ok') AS "fact.reward.graded.mean",
-    avg(reward) FILTER (failed) AS "fact.reward.failed.mean",
-    any_value(noise) AS "fact.reward.prompt_noise",
-    any_value(conflict) AS "fact.reward.conflict_frac",
-    any_value(twin_n) AS "fact.reward.twin_n",
-    avg((verifier_status = 'timeout')::INT) AS "fact.verifier.timeout_frac",
-    avg((verifier_status = 'error')::INT) AS "fact.verifier.error_frac",
-    avg((failed AND reward <= low)::INT) AS "fact.verifier.zero_frac",
-    avg(verifier_seconds) AS "fact.verifier.seconds.mean",
-    quantile_cont(verifier_seconds, 0.99) AS "fact.verifier.seconds.p99",
-    avg(tokens) FILTER (failed) / nullif(avg(tokens) FILTER (verifier_status = 'ok'), 0) AS "fact.verifier.length_ratio",
-    avg((finish_reason = 'length')::INT) AS "fact.truncated_frac",
-    CASE WHEN count(kept) > 0 THEN avg(coalesce(kept, TRUE)::INT) END AS "fact.kept_frac",
-    avg(policy_lag) AS "fact.lag.mean",
-    max(policy_lag) AS "fact.lag.max",
-    max(span) AS "fact.lag.span.max",
-    avg(tokens) AS "fact.length.mean",
-    median(tokens) AS "fact.length.median",
-    quantile_cont(tokens, 0.95) AS "fact.length.p95",
-    max(tokens) AS "fact.length.max",
-    avg(tokens) FILTER (high > low AND reward > (high + low) / 2) AS "fact.length.correct.mean",
-    avg(tokens) FILTER (high > low AND reward <= (high + low) / 2) AS "fact.length.wrong.mean",
-    quantile_cont(tokens, 0.99) FILTER (high > low AND reward > (high + low) / 2 AND finish_reason <> 'length')
-        AS "fact.length.correct.p99",
-    CASE WHEN count(*) FILTER (high > low AND reward > (high + low) / 2) >= 12
-         THEN corr(CASE WHEN high > low AND reward > (high + low) / 2 THEN reward END, tokens) END AS "fact.length.correct_correlation",
-    sum(weight) FILTER (finish_reason = 'length') / nullif(sum(weight), 0) AS truncated_weight,
-    CASE WHEN count(finish_reason) > 0 THEN coalesce(truncated_weight, 0) END AS "fact.loss_share.truncated",
-    max(weight) / nullif(sum(weight), 0) AS "fact.loss_share.largest",
-    any_value(repeated) AS "fact.duplicate.across_frac",
-    avg(characters) AS "fact.length.characters",
-    avg((advantage < 0)::INT) AS "fact.advantage.negative_frac",
-    coalesce(sum(weight * abs(advantage)) FILTER (advantage < 0), 0) / nullif(sum(weight * abs(advantage)), 0)
-        AS "fact.advantage.negative_mass_frac",
-    CASE WHEN count(advantage) > 0
-         THEN coalesce(sum(trained) FILTER (advantage < 0), 0) / nullif(sum(trained) FILTER (advantage IS NOT NULL), 0)
-         END AS "fact.advantage.negative_token_frac",
-    avg(temperature) AS "fact.sampling.temperature",
-    avg(top_p) AS "fact.sampling.top_p",
-    avg(prompt_size) AS "fact.prompt.length",
-    nullif(count(DISTINCT prompt_hash), 0) AS "fact.prompt.n",
-    avg(try_cast(difficulty AS DOUBLE)) AS "fact.difficulty"
-FROM t JOIN edges USING (attempt, step) LEFT JOIN prompts USING (attempt, step)
-       LEFT JOIN twins USING (attempt, step) LEFT JOIN across USING (attempt, step)
-GROUP BY t.attempt, t.step ORDER BY t.attempt, t.step"""
-
-
-def trajectory_facts(data: RunData, after: Position | None) -> FactSeries:
+def trajectory_facts(data: RunData, table: Table) -> FactSeries:
     """Facts of single trajectories, reduced to steps."""
-    columns = data.store.columns(_query(data), parameters(data, after))
-    return as_series(columns, [name for name in columns if name.startswith("fact.")])
+    index = table.index
+    named = {"fact.n": index.count(np.ones(len(table), np.bool_))}
+    for part in (_rewards, _prompts, _twins, _verifier, _lengths, _advantages, _settings):
+        named |= part(table)
+    return index.series(named | _weights(data, table))
+
+
+def _rewards(table: Table) -> dict[str, Floats]:
+    index, reward = table.index, table["reward"]
+    distinct = index.distinct(reward, np.isfinite(reward))
+    return {
+        "fact.reward.mean": index.mean(reward),
+        "fact.reward.std": index.deviation(reward),
+        "fact.reward.min": index.least(reward),
+        "fact.reward.max": index.most(reward),
+        "fact.reward.distinct": np.where(distinct > 0, distinct, np.nan),
+        "fact.reward.truncated.mean": index.mean(reward, table.truncated),
+        "fact.reward.terminated.mean": index.mean(reward, table.ended),
+        "fact.reward.graded.mean": index.mean(reward, table.status("ok")),
+        "fact.reward.failed.mean": index.mean(reward, table.status("timeout", "error")),
+    }
+
+
+def _prompts(table: Table) -> dict[str, Floats]:
+    rows, prompts, steps = table.by("prompt_hash", where=table.hashes["prompt_hash"] != NONE)
+    by_step = Groups(steps, table.index.size)
+    number = by_step.count(np.ones(len(steps), np.bool_))
+    noise = by_step.deviation(prompts.mean(table["reward"][rows]))
+    return {
+        "fact.reward.prompt_noise": noise / np.sqrt(np.maximum(number, 1)),
+        "fact.prompt.n": np.where(number > 0, number, np.nan),
+        "fact.prompt.length": table.index.mean(table["prompt_size"]),
+    }
+
+
+def _twins(table: Table) -> dict[str, Floats]:
+    written = (table.hashes["prompt_hash"] != NONE) & (table.hashes["response_hash"] != NONE)
+    judged = written & np.isfinite(table["reward"]) & (table["characters"] > 0) & ((table["status"] == 0) | table.status("ok"))
+    rows, twins, steps = table.by("prompt_hash", "response_hash", where=judged)
+    reward = table["reward"][rows]
+    size = twins.count(np.ones(len(rows), np.bool_))
+    some, by_step = size > 1, Groups(steps, table.index.size)
+    span = (table.index.most(table["reward"]) - table.index.least(table["reward"]))[steps]
+    differ = twins.most(reward) - twins.least(reward) > _CONFLICT * span
+    rows, texts, steps = table.by("response_hash", where=written)
+    shared = texts.distinct(table.hashes["prompt_hash"][rows], np.ones(len(rows), np.bool_)) > 1
+    sizes, all_texts = texts.count(np.ones(len(rows), np.bool_)), Groups(steps, table.index.size)
+    number = by_step.total(size, some)
+    return {
+        "fact.reward.twin_n": np.where(number > 0, number, np.nan),
+        "fact.reward.conflict_frac": ratio(by_step.total(size, some & differ), number),
+        "fact.duplicate.across_frac": ratio(all_texts.total(sizes, shared), all_texts.total(sizes)),
+    }
+
+
+def _verifier(table: Table) -> dict[str, Floats]:
+    index, seconds, tokens = table.index, table["verifier_seconds"], table["tokens"]
+    known, failed = table["status"] > 0, table.status("timeout", "error")
+    lowest = failed & (table["reward"] <= table.low)
+    return {
+        "fact.verifier.timeout_frac": index.mean(table.status("timeout").astype(np.float64), known),
+        "fact.verifier.error_frac": index.mean(table.status("error").astype(np.float64), known),
+        "fact.verifier.zero_frac": index.mean(lowest.astype(np.float64), known & (~failed | np.isfinite(table["reward"]))),
+        "fact.verifier.seconds.mean": index.mean(seconds),
+        "fact.verifier.seconds.p99": index.quantile(seconds, 0.99),
+        "fact.verifier.length_ratio": ratio(index.mean(tokens, failed), index.mean(tokens, table.status("ok"))),
+    }
+
+
+def _lengths(table: Table) -> dict[str, Floats]:
+    index, tokens, correct = table.index, table["tokens"], table.correct
+    enough = index.count(correct) >= _LEAST_CORRECT
+    return {
+        "fact.truncated_frac": index.mean(table.truncated.astype(np.float64), table["finished"] > 0),
+        "fact.length.mean": index.mean(tokens),
+        "fact.length.median": index.quantile(tokens, 0.5),
+        "fact.length.p95": index.quantile(tokens, 0.95),
+        "fact.length.max": index.most(tokens),
+        "fact.length.correct.mean": index.mean(tokens, correct),
+        "fact.length.wrong.mean": index.mean(tokens, table.wrong),
+        "fact.length.correct.p99": index.quantile(tokens, 0.99, correct & table.ended),
+        "fact.length.correct_correlation": np.where(enough, index.correlation(table["reward"], tokens, correct), np.nan),
+        "fact.length.characters": index.mean(table["characters"]),
+    }
+
+
+def _advantages(table: Table) -> dict[str, Floats]:
+    advantage = table["advantage"]
+    return {"fact.advantage.negative_frac": table.index.mean((advantage < 0).astype(np.float64), np.isfinite(advantage))}
+
+
+def _settings(table: Table) -> dict[str, Floats]:
+    index, kept = table.index, table["kept"]
+    told = index.count(np.isfinite(kept)) > 0
+    return {
+        "fact.kept_frac": np.where(told, index.mean((kept != 0).astype(np.float64)), np.nan),
+        "fact.lag.mean": index.mean(table["lag"]),
+        "fact.lag.max": index.most(table["lag"]),
+        "fact.lag.span.max": index.most(table["span"]),
+        "fact.sampling.temperature": index.mean(table["temperature"]),
+        "fact.sampling.top_p": index.mean(table["top_p"]),
+        "fact.difficulty": index.mean(table["difficulty_number"]),
+    }
+
+
+def _weights(data: RunData, table: Table) -> dict[str, Floats]:
+    """Whose the loss is: cut responses, the heaviest one, and negative advantages."""
+    index, weight, advantage = table.index, loss_weights(data, table), table["advantage"]
+    whole = index.total(weight)
+    mass = weight * np.abs(advantage)
+    trained = np.where(table["kept"] == 0, np.nan, table["tokens"])
+    negative, known = advantage < 0, np.isfinite(advantage)
+    truncated = np.nan_to_num(ratio(index.total(weight, table.truncated), whole))
+    return {
+        "fact.loss_share.truncated": np.where(index.count(table["finished"] > 0) > 0, truncated, np.nan),
+        "fact.loss_share.largest": ratio(index.most(weight), whole),
+        "fact.advantage.negative_mass_frac": ratio(index.total(mass, negative), index.total(mass)),
+        "fact.advantage.negative_token_frac": ratio(index.total(trained, negative), index.total(trained, known)),
+    }

@@ -53,14 +53,14 @@ def refresh(data: RunData, after: Position | None = None) -> None:
     data.events = tuple(
         Event(*row) for row in store.rows("SELECT attempt, step, kind, text FROM event WHERE run_id = ? ORDER BY attempt, step", [run_id])
     )
-    data.attempt_starts = _attempt_starts(data, after)
+    points = _points(store, run_id, after)
+    data.attempt_starts = _attempt_starts(data, points, after)
     if (data.run, data.events, data.attempt_starts) != before:
         data.forget()
-    for metric, attempts, steps, values in _series(store, run_id, after):
+    for metric, attempts, steps, values in _series(store, run_id, points):
         data.add(metric, attempts, steps, values, after=after)
-    times = _times(store, run_id, after)
-    if len(times["step"]):
-        data.add("fact.wall_time", times["attempt"], times["step"], times["wall_time"], after=after)
+    if (times := _times(points)) is not None:
+        data.add("fact.wall_time", *times, after=after)
 
 
 _BEFORE_ALL = -(2**62)
@@ -77,15 +77,25 @@ def _behind(columns: str, table: str) -> str:
     return " UNION ALL ".join(f"SELECT {columns} FROM {table} WHERE {part}" for part in parts)
 
 
-def _attempt_starts(data: RunData, after: Position | None) -> dict[int, int]:
+def _points(store: Store, run_id: str, after: Position | None) -> Columns:
+    """series_id, attempt, step, value and wall_time of every point behind a place, in the order of the first three."""
+    columns = store.columns(
+        f"""SELECT * FROM ({_behind("series_id, attempt, step, value, wall_time", "point")})
+            WHERE series_id IN (SELECT series_id FROM series WHERE run_id = $run)""",
+        _place(run_id, after),
+    )
+    order = np.lexsort((columns["step"], columns["attempt"], columns["series_id"]))
+    return {name: values[order].astype(np.float64 if name in ("value", "wall_time") else np.int64) for name, values in columns.items()}
+
+
+def _attempt_starts(data: RunData, points: Columns, after: Position | None) -> dict[int, int]:
     """First step of each attempt; with `after`, rows up to that place are known already."""
     found = data.store.rows(
-        f"""SELECT attempt, min(step) FROM (
-                SELECT attempt, step FROM ({_behind("series_id, attempt, step", "point")}) JOIN series USING (series_id) WHERE run_id = $run
-                UNION ALL SELECT attempt, step FROM ({_behind("run_id, attempt, step", "trajectory")}) WHERE run_id = $run)
-            GROUP BY attempt""",
+        f"SELECT attempt, min(step) FROM ({_behind('run_id, attempt, step', 'trajectory')}) WHERE run_id = $run GROUP BY attempt",
         _place(data.run.run_id, after),
     )
+    attempts = points["attempt"]
+    found += [(attempt, int(points["step"][attempts == attempt].min())) for attempt in np.unique(attempts).tolist()]
     starts = dict(data.attempt_starts) if after is not None else {}
     for attempt, first in found:
         starts[attempt] = min(first, starts.get(attempt, first))
@@ -101,36 +111,38 @@ def _facts(store: Store, run_id: str) -> RunFacts:
     return RunFacts(rid, project, name, framework, version, canonical(raw_config, framework), raw_config)
 
 
-def _times(store: Store, run_id: str, after: Position | None) -> Columns:
-    return store.columns(
-        f"""SELECT attempt, step, max(wall_time) AS wall_time
-            FROM ({_behind("series_id, attempt, step, wall_time", "point")}) JOIN series USING (series_id)
-            WHERE run_id = $run AND wall_time IS NOT NULL GROUP BY ALL ORDER BY attempt, step""",
-        _place(run_id, after),
-    )
+def _times(points: Columns) -> _Points | None:
+    """Newest time of each step's records, without steps of which none has a time."""
+    known = np.isfinite(points["wall_time"])
+    attempts, steps, times = (points[name][known] for name in ("attempt", "step", "wall_time"))
+    order = np.lexsort((times, steps, attempts))
+    attempts, steps, times = attempts[order], steps[order], times[order]
+    last = np.ones(len(steps), np.bool_)
+    last[:-1] = (steps[1:] != steps[:-1]) | (attempts[1:] != attempts[:-1])
+    return (attempts[last], steps[last], times[last]) if len(steps) else None
 
 
-def _series(store: Store, run_id: str, after: Position | None) -> Iterator[tuple[str, NDArray[Any], NDArray[Any], NDArray[Any]]]:
+def _series(store: Store, run_id: str, points: Columns) -> Iterator[tuple[str, NDArray[Any], NDArray[Any], NDArray[Any]]]:
     keys = store.rows(
         "SELECT coalesce(metric, source_key) AS id, series_id, transform FROM series WHERE run_id = ? ORDER BY id, source_key", [run_id]
     )
-    columns = store.columns(
-        f"""SELECT series_id, attempt, step, avg(value) AS value FROM ({_behind("series_id, attempt, step, value", "point")})
-            WHERE series_id IN (SELECT series_id FROM series WHERE run_id = $run) GROUP BY ALL ORDER BY series_id, attempt, step""",
-        _place(run_id, after),
-    )
     for metric, group in groupby(keys, key=itemgetter(0)):
-        parts = [part for _, series, transform in group if len((part := _part(columns, series, transform))[1])]
+        parts = [part for _, series, transform in group if len((part := _part(points, series, transform))[1])]
         if parts:
             yield metric, *(parts[0] if len(parts) == 1 else _first_of(parts))
 
 
-def _part(columns: Columns, series: int, transform: str | None) -> _Points:
-    first, end = columns["series_id"].searchsorted(series), columns["series_id"].searchsorted(series, "right")
-    values = columns["value"][first:end].astype(np.float64)
+def _part(points: Columns, series: int, transform: str | None) -> _Points:
+    first, end = points["series_id"].searchsorted(series), points["series_id"].searchsorted(series, "right")
+    attempts, steps, values = (points[name][first:end] for name in ("attempt", "step", "value"))
+    new = np.ones(len(steps), np.bool_)
+    new[1:] = (steps[1:] != steps[:-1]) | (attempts[1:] != attempts[:-1])
+    if not new.all():
+        of = np.cumsum(new) - 1
+        attempts, steps, values = attempts[new], steps[new], np.bincount(of, weights=values) / np.bincount(of)
     if transform not in (None, "identity"):
         values = np.array([apply_transform(transform, value) for value in values.tolist()])
-    return columns["attempt"][first:end], columns["step"][first:end], values
+    return attempts, steps, values
 
 
 def _first_of(parts: list[_Points]) -> _Points:

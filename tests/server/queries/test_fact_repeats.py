@@ -14,8 +14,10 @@ from ingest.discover import discover
 from ingest.load import identify, load_run
 from ingest.store.connection import Store
 from server.queries.fact_repeats import repeat_facts
+from server.queries.fact_rows import FactSeries
+from server.queries.fact_table import tables
 from server.queries.run_data import open_run, refresh
-from server.queries.view import RunData, RunFacts
+from server.queries.view import Position, RunData, RunFacts
 
 Build = Callable[[Sequence[Mapping[str, Any]]], RunData]
 
@@ -44,8 +46,15 @@ def step(number: int, prompts: str, answer: str = "a", **more: Any) -> list[dict
     return [{"step": number, "prompt": p, "response": answer + p, **more} for p in prompts]
 
 
+def repeats(data: RunData, after: Position | None = None) -> FactSeries:
+    """The facts of a run whose rows make one table."""
+    found = [repeat_facts(data, table, after) for table in tables(data, after)]
+    assert len(found) < 2
+    return found[0] if found else {}
+
+
 def told(data: RunData, name: str) -> dict[tuple[int, int], float]:
-    attempts, steps, values = repeat_facts(data, None).get(f"fact.repeat.{name}", ([], [], []))
+    attempts, steps, values = repeats(data).get(f"fact.repeat.{name}", ([], [], []))
     return {(int(a), int(s)): float(v) for a, s, v in zip(attempts, steps, values, strict=True)}
 
 
@@ -90,13 +99,13 @@ def test_trajectories_that_are_twice_in_their_step_are_counted(run: Build) -> No
 
 def test_without_prompts_only_ids_are_compared(run: Build) -> None:
     data = run([{"step": 1, "response": "r"}, {"step": 2, "response": "r"}])
-    assert set(repeat_facts(data, None)) == {"fact.repeat.duplicate_frac"}
+    assert set(repeats(data)) == {"fact.repeat.duplicate_frac"}
 
 
 def test_a_run_without_trajectories_has_no_such_fact() -> None:
     store = Store(None)
     data = RunData(store, RunFacts("none", "p", "n", "native", None, {}, {}), (), {})
-    assert repeat_facts(data, None) == {}
+    assert repeats(data) == {}
     store.close()
 
 
@@ -107,11 +116,11 @@ def test_a_refresh_gives_what_the_whole_run_gives(run: Build, after: tuple[int, 
     rows = [r for s in range(1, 7) for r in step(s, "".join(random.choice(list("abcdefghij"), 4)))]
     rows += [r for s in range(4, 9) for r in step(s, "".join(random.choice(list("abcdefghij"), 4)), attempt=2)]
     data = run(rows)
-    whole = repeat_facts(data, None)
+    whole = repeats(data)
     if not remembered:
         data.kept.clear()
-    part = repeat_facts(data, after)
-    again = repeat_facts(data, after)
+    part = repeats(data, after)
+    again = repeats(data, after)
     assert part.keys() <= whole.keys()
     for name, (attempts, steps, values) in whole.items():
         late = [(a, s) > after for a, s in zip(attempts.tolist(), steps.tolist(), strict=True)]
