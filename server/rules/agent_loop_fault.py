@@ -49,7 +49,7 @@ class AgentLoopFault:
     code = "RS171"
     name = "agent-loop-fault"
     family = "shape"
-    status: Status = "preview"
+    status: Status = "stable"
     version = 1
     needs: tuple[tuple[str, ...], ...] = ((*agent.ERRORS, agent.LOOPS, *agent.LIMIT, "turns.mean"),)
     params: tuple[Param, ...] = (

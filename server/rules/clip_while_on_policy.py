@@ -59,7 +59,7 @@ class ClipWhileOnPolicy:
     code = "RS072"
     name = "clip-while-on-policy"
     family = "optimiser"
-    status: Status = "preview"
+    status: Status = "stable"
     version = 1
     needs: tuple[tuple[str, ...], ...] = ((*_CLIPS, _RATIO, "kl.old"),)
     params: tuple[Param, ...] = (

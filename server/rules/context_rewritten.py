@@ -47,7 +47,7 @@ class ContextRewritten:
     code = "RS181"
     name = "context-rewritten"
     family = "integrity"
-    status: Status = "preview"
+    status: Status = "stable"
     version = 1
     needs: tuple[tuple[str, ...], ...] = ((context.REWRITTEN, context.DIFFERS),)
     params: tuple[Param, ...] = (

@@ -41,7 +41,7 @@ class EvalBudgetChanged:
     code = "RS201"
     name = "eval-budget-changed"
     family = "integrity"
-    status: Status = "preview"
+    status: Status = "stable"
     version = 1
     needs: tuple[tuple[str, ...], ...] = (("eval.*", "fact.eval.*"),)
     params: tuple[Param, ...] = (

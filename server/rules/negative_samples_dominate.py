@@ -48,7 +48,7 @@ class NegativeSamplesDominate:
     code = "RS111"
     name = "negative-samples-dominate"
     family = "optimiser"
-    status: Status = "preview"
+    status: Status = "stable"
     version = 1
     needs: tuple[tuple[str, ...], ...] = ((MASS, "adv.abs_mean"),)
     params: tuple[Param, ...] = (

@@ -47,7 +47,7 @@ class ResumeDiscontinuity:
     code = "RS151"
     name = "resume-discontinuity"
     family = "integrity"
-    status: Status = "preview"
+    status: Status = "stable"
     version = 1
     needs: tuple[tuple[str, ...], ...] = (
         (

@@ -43,7 +43,7 @@ class SliceRegression:
     code = "RS191"
     name = "slice-regression"
     family = "quality"
-    status: Status = "preview"
+    status: Status = "stable"
     version = 1
     needs: tuple[tuple[str, ...], ...] = (("fact.task.reward.*", "reward.task.*.mean", "eval.*.score", "eval.*.mean@*"),)
     params: tuple[Param, ...] = (
