@@ -30,6 +30,7 @@ class Surprise(NamedTuple):
 def surprise(view: RunView, onset: int) -> Surprise | None:
     """How much rarer the drawn tokens are than the reported distribution says, before and since an onset.
 
+    Since: over the newer half of its steps. An onset lies where a curve began to bend, which may be well before a sampler changed.
     At a lower temperature drawn tokens vary less, so the error since the onset is at least that of as many steps before it. None
     with fewer than three steps before or two since.
     """
@@ -37,10 +38,11 @@ def surprise(view: RunView, onset: int) -> Surprise | None:
     if len(values) != len(errors):
         return None
     early, late = values.steps < onset, values.steps >= onset
-    a, b = values.values[early][-30:], values.values[late][-30:]
+    newer = min(30, max(2, (int(late.sum()) + 1) // 2))
+    a, b = values.values[early][-30:], values.values[late][-newer:]
     if len(a) < 3 or len(b) < 2:
         return None
-    error_a, error_b = errors.values[early][-30:], errors.values[late][-30:]
+    error_a, error_b = errors.values[early][-30:], errors.values[late][-newer:]
     usual = float(np.sqrt(np.mean(error_a[-8:] ** 2)))  # of the entropy just before, not of that at the start
     since = max(float(np.sqrt(np.mean(error_b**2))), usual) / math.sqrt(len(b))
     before = float(np.sqrt(np.mean(error_a**2))) / math.sqrt(len(a))

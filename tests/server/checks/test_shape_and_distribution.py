@@ -58,7 +58,7 @@ CASES: list[tuple[Check, Levels, dict[str, Any], str]] = [
     (sampler.sampler_changed, {"fact.sampling.temperature": (1.0, 1.0), **_surprise(0.001, -0.1)}, {}, "supported"),
     (sampler.sampler_changed, _surprise(0.001, 6.0), {}, "supported"),
     (sampler.sampler_changed, _surprise(0.3, 0.3), {}, "refuted"),
-    (sampler.sampler_changed, _surprise(0.001, 0.016), {}, "inconclusive"),
+    (sampler.sampler_changed, _surprise(0.001, 0.022), {}, "inconclusive"),
     (sampler.sampler_changed, {"entropy.sampled": (0.5, 0.2), "entropy.mean": (0.5, 0.5)}, {}, "supported"),
     (sampler.sampler_changed, {"entropy.sampled": (0.5, 0.2), "entropy.mean": (0.5, 0.2)}, {}, "refuted"),
     (sampler.sampler_changed, {"entropy.rollout.mean": (0.5, 0.5), "entropy.mean": (0.5, 0.5)}, {}, "inconclusive"),
