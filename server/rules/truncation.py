@@ -22,11 +22,12 @@ class Truncation:
     """Responses are cut by the token budget, or cut and repetitive ones carry the loss.
 
     What it observes:
-        Truncated share above 5 % and rising: watch; above 20 % at three of four points, or at two of three with the reward falling:
-        warn; above 50 % at two of three points: critical, if the reward falls as well; at the very first point if all are cut. A cap
-        of more than eight times the longest right responses: info. Weight in the loss of truncated and repetitive responses under
-        the run's aggregation above 30 % with token mean: warn; a single one above 10 % in a batch of 64 and more: warn. Under token
-        mean seven answers of 200 tokens and one of 8,192 give that one 85 % of the weight, under sequence mean 12.5 %.
+        Truncated share above 5 % and rising: watch; above 20 % at three of four points, at the first two of the run, or at two of
+        three with the reward falling: warn; above 50 % at two of three points: critical, if the reward falls as well; at the very
+        first point if all are cut. A cap of more than eight times the longest right responses: info. Weight in the loss of truncated
+        and repetitive responses under the run's aggregation above 30 % with token mean: warn; a single one above 10 % in a batch of
+        64 and more: warn. Under token mean seven answers of 200 tokens and one of 8,192 give that one 85 % of the weight, under
+        sequence mean 12.5 %.
 
     Why it matters:
         A cut response cannot contain its answer, is graded wrong, and under token mean outweighs everything else in the batch.
@@ -91,9 +92,10 @@ class Truncation:
             and trend_of(view, metric, 40, 40)[0].slope > 0
         ):
             severity = "watch"
-        # A burst of two points that recovers by itself is no lasting truncation, unless the reward goes with it.
+        # A burst of two points that recovers by itself is no lasting truncation, unless the reward goes with it. A run whose
+        # first two points are both beyond has no better state to recover to.
         if beyond(series.values, p["warn"], 3) >= 2 and (
-            beyond(series.values, p["warn"], 4) >= 3 or reward_fell(view, beyond_for(view, metric, p["warn"])) is not None
+            beyond(series.values, p["warn"], 4) >= min(3, len(series)) or reward_fell(view, beyond_for(view, metric, p["warn"])) is not None
         ):
             severity, limit = "warn", p["warn"]
         onset = beyond_for(view, metric, limit)
