@@ -167,7 +167,7 @@ def _curves(store: Any, incident: Incident) -> dict[str, Curve]:
     wanted = list(dict.fromkeys([*([incident.metric] if incident.metric else []), *_evidence_metrics(incident), *_BESIDE]))
     found = curves(store, incident.run_id, wanted, weight=0.8)
     if incident.metric and incident.metric not in found:
-        derived = incident_curve(store, incident.run_id, incident.metric)
+        derived = incident_curve(store, incident.run_id, incident.metric, (incident.attempt, incident.onset_step))
         if derived is not None:
             found[incident.metric] = derived
     return found

@@ -10,9 +10,11 @@ import numpy as np
 
 from ingest.store.connection import Store
 from server.queries.curves import Curve, curve
+from server.queries.facts import add_facts
 from server.queries.rollouts import Rollout, RolloutFilter, condition, rollouts_at
-from server.queries.run_data import open_run
+from server.queries.run_data import open_run, refresh
 
+_BEFORE_ONSET = 500
 Worst: TypeAlias = Literal["difference", "length", "verifier", "advantage", "reward"]
 
 
@@ -64,18 +66,24 @@ def named_rollouts(store: Store, run_id: str, places: Sequence[str], by: Worst) 
     return tuple(Ranked(rollout, None if value is None else getattr(rollout, value)) for rollout in found)
 
 
-def incident_curve(store: Store, run_id: str, metric: str) -> Curve | None:
-    """The curve of a metric, or of a fact (`fact.*`) that is derived from the rollouts; None if there is neither."""
+def incident_curve(store: Store, run_id: str, metric: str, place: tuple[int, int]) -> Curve | None:
+    """The curve of a metric, or of a fact (`fact.*`) derived from the rollouts; None if there is neither.
+
+    place: (attempt, onset) of the incident; a fact is derived from 500 steps before the onset on, not for a whole long run.
+    """
     logged = curve(store, run_id, metric)
     if logged is not None or not metric.startswith("fact."):
         return logged
+    attempt, onset = place
     data = open_run(store, run_id)
-    attempts = data.judge_order()
-    if not attempts or metric not in data.metrics():
+    refresh(data, (attempt, onset - _BEFORE_ONSET))
+    add_facts(data, (attempt, onset - _BEFORE_ONSET))
+    if metric not in data.metrics():
         return None
-    series = data.chain(metric, attempts[-1][0])
+    newest = max(data.attempt_starts, default=attempt)
+    series = data.chain(metric, newest)
     values = series.values.astype(np.float64)
     finite = np.isfinite(values)
     shown = np.where(finite, values, np.nan)
     ones = np.ones(values.size, np.int64)
-    return Curve(metric, metric, None, int(attempts[-1][0]), series.steps, shown, shown, shown, ones, series.steps[~finite], np.empty(0))
+    return Curve(metric, metric, None, newest, series.steps, shown, shown, shown, ones, series.steps[~finite], np.empty(0))
