@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from server.checks import second
-from server.checks.base import Finding
+from server.checks.base import SECOND_RUN, Finding
 
 Build = Callable[..., Any]
 See = Callable[..., Finding]
@@ -102,3 +102,27 @@ def test_without_a_second_run_or_its_metrics_nothing_is_decided(view: Build, see
     assert check(alone, seen()).verdict == "not_checkable"
     empty = view(series={"reward.mean": flat(0.5), "grad.norm": flat(1.0)}, config=SIZE, second=view(series={"other": flat(1.0)}))
     assert check(empty, seen()).verdict == "not_checkable"
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+def test_without_a_second_run_each_check_says_which_one_would_decide(view: Build, seen: See, check: Any) -> None:
+    found = check(view(series={"reward.mean": flat(0.5), "grad.norm": flat(1.0)}, config=SIZE), seen())
+    assert SECOND_RUN in found.missing and found.note.startswith("compares with a ")
+
+
+@pytest.mark.parametrize(
+    ("check", "other", "config", "note"),
+    [
+        (second.fewer_samples, {"loss": flat(1.0)}, SIZE, "no evaluation or reward in common"),
+        (second.fewer_samples, {"reward.mean": flat(0.5)}, {"seed": 1}, "does not say how many samples"),
+        (second.other_set_up, {"loss": flat(1.0)}, SIZE, "no measure of mismatch in common"),
+        (second.denominator, {"grad.norm": flat(1.0)}, SIZE, "same world size"),
+        (second.brake_reversed, {"kl.ref": flat(0.1)}, {"kl_coef": 0.2}, "no other KL coefficient than 0.2"),
+    ],
+)
+def test_a_second_run_that_decides_nothing_is_told_why_and_not_called_missing(
+    view: Build, seen: See, check: Any, other: Any, config: Any, note: str
+) -> None:
+    own = {"reward.mean": flat(0.5), "grad.norm": flat(1.0), "kl.ref": flat(0.2), "mismatch.kl_k3": flat(0.1)}
+    found = check(pair(view, own, other, {**SIZE, "kl_coef": 0.2}, config), seen())
+    assert (found.verdict, found.missing) == ("not_checkable", ()) and note in found.note
