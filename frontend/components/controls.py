@@ -99,7 +99,7 @@ def run_choice(page: str, key: str, label: str, value: str, others: Sequence[Run
         leftSectionWidth=_label_width(label),
         className="rlv-control",
         checkIconPosition="right",
-        clearButtonProps={"aria-label": "Compare with none"},
+        clearButtonProps={"aria-label": "Choose none", "aria-hidden": "false", "tabIndex": 0},
         **{"aria-label": label},
     )
 
