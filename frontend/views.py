@@ -125,6 +125,13 @@ class IncidentsView(View):
 
 
 @dataclass(frozen=True)
+class IncidentView(View):
+    """/incidents/<incident>: baseline, id of a second run that its explanations are tested with (empty: none)."""
+
+    baseline: str = ""
+
+
+@dataclass(frozen=True)
 class RuleView(View):
     """/rules/<name>: for, whose settings are shown and changed: project:NAME, run:ID, empty for all runs."""
 

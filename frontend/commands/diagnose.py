@@ -230,11 +230,19 @@ def _print_incident(incident: Mapping[str, Any]) -> None:
     for hypothesis in incident["hypotheses"]:
         out(visible_line(f"  {hypothesis['rank']}. {hypothesis['verdict']:<13} {hypothesis['id']} {hypothesis['title']}"))
         for check in hypothesis["checks"]:
-            lacks = f" (not logged: {', '.join(check['missing'])})" if check["missing"] else ""
             said = check.get("note") or check["id"]
-            out(visible(f"       {said}{lacks}"))
+            out(visible(f"       {said}{_lacks(check['missing'])}"))
     for check in incident["next_checks"]:
         out(visible_line(f"  next: {check}"))
+
+
+def _lacks(missing: Sequence[str]) -> str:
+    """What a check could not be computed for, in brackets."""
+    from server.checks.base import SECOND_RUN
+
+    logged = ", ".join(name for name in missing if name != SECOND_RUN)
+    told = [f"not logged: {logged}" if logged else "", "choose one with --baseline" if SECOND_RUN in missing else ""]
+    return f" ({'; '.join(filter(None, told))})" if missing else ""
 
 
 def _number(value: float | None) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,6 +11,9 @@ from dash import ALL, ClientsideFunction, Dash, Input, Output, State, dcc
 from dash.development.base_component import Component
 
 from frontend.components.text import visible_line
+from server.queries.runs import RunSummary
+
+_MOST_OPTIONS = 100
 
 
 def address_state(page: str, query: Mapping[str, Any], defaults: Mapping[str, Any]) -> Component:
@@ -64,6 +68,44 @@ def choice(
         comboboxProps={"withinPortal": True, "width": "max-content"},
         **{"aria-label": label},
     )
+
+
+def run_choice(page: str, key: str, label: str, value: str, others: Sequence[RunSummary], run: RunSummary) -> Component:
+    """One of other runs, in the order given, found by typing a part of its name; empty: none is chosen.
+
+    run: the one they stand beside; what differs from it is written behind a name, and its project's runs form a group.
+    """
+    names = Counter((other.project, other.name) for other in others)
+
+    def option(other: RunSummary) -> dict[str, str]:
+        kind = [f"{other.framework} {other.algorithm or ''}".strip()] if _kind(other) != _kind(run) else []
+        own = [other.run_id] if names[other.project, other.name] > 1 else []
+        name = other.name if other.project == run.project else f"{other.project} / {other.name}"
+        return {"value": other.run_id, "label": visible_line(" · ".join([name, *kind, *own]))}
+
+    near, far = ([option(other) for other in others if (other.project == run.project) is same] for same in (True, False))
+    groups = ((f"Project {run.project}", near), ("Other projects", far))
+    return dmc.Select(
+        id={"type": f"{page}-control", "key": key},
+        data=[{"group": visible_line(title), "items": items} for title, items in groups if items],
+        value=value or None,
+        searchable=True,
+        clearable=True,
+        limit=_MOST_OPTIONS,
+        placeholder="type or choose a name",
+        nothingFoundMessage="No other run of that name holds a step.",
+        size="xs",
+        leftSection=label,
+        leftSectionWidth=_label_width(label),
+        className="rlv-control",
+        checkIconPosition="right",
+        clearButtonProps={"aria-label": "Choose none", "aria-hidden": "false", "tabIndex": 0},
+        **{"aria-label": label},
+    )
+
+
+def _kind(run: RunSummary) -> tuple[str, str | None]:
+    return run.framework, run.algorithm
 
 
 def text_field(

@@ -9,10 +9,11 @@ from typing import Any
 from dash import html
 from dash.development.base_component import Component
 
-from frontend.components.severity import chip, preview_mark, verdict_chip
+from frontend.components.severity import VERDICTS, chip, preview_mark, verdict_chip
 from frontend.components.spark import spark
 from frontend.components.text import line, mono
 from frontend.components.words import change, number, sentence, signed
+from server.checks.base import SECOND_RUN
 from server.queries.curves import Curve
 from server.queries.incidents import Ranked
 from server.queries.slices import SliceChange
@@ -20,33 +21,45 @@ from server.queries.slices import SliceChange
 _SAID = {"supported": "For", "refuted": "Against"}
 
 
-def hypotheses(found: Sequence[Mapping[str, Any]], how: Callable[[Sequence[str]], str]) -> Component:
-    """Every hypothesis in order of rank. how: the sentence that says how to log what a check misses."""
-    rows = [_hypothesis(hypothesis, how) for hypothesis in sorted(found, key=lambda h: h.get("rank") or 99)]
-    supported = next((i for i, h in enumerate(sorted(found, key=lambda h: h.get("rank") or 99)) if h["verdict"] == "supported"), None)
+def hypotheses_head() -> Component:
+    """The heading above the hypotheses."""
+    words = html.Span("ranked by verdict and weight of the checks", className="rlv-facts")
+    return html.Div([html.H2("Hypotheses"), words], className="rlv-card-head")
+
+
+def hypotheses(
+    found: Sequence[Mapping[str, Any]], how: Callable[[Sequence[str]], str], before: Mapping[str, str] | None = None
+) -> Component:
+    """Every hypothesis in order of rank. how: the sentence that says how to log what a check misses.
+
+    before: verdicts by id without the second run that these were tested with; None: they were tested with none.
+    """
+    ranked = sorted(found, key=lambda h: h.get("rank") or 99)
+    rows = [_hypothesis(hypothesis, how, (before or {}).get(str(hypothesis["id"]))) for hypothesis in ranked]
+    supported = next((i for i, h in enumerate(ranked) if h["verdict"] == "supported"), None)
     if supported is not None:
         rows[supported] = html.Div(rows[supported].children, className="hypothesis is-first-supported")
-    head = html.Div(
-        [html.H2("Hypotheses"), html.Span("ranked by verdict and weight of the checks", className="rlv-facts")], className="rlv-card-head"
-    )
-    empty = [html.P("The rule of this symptom lists no hypotheses.", className="rlv-facts")]
-    return html.Section([head, *(rows or empty)], className="rlv-box hypotheses")
+    return html.Div(rows or html.P("The rule of this symptom lists no hypotheses.", className="rlv-facts"))
 
 
-def _hypothesis(hypothesis: Mapping[str, Any], how: Callable[[Sequence[str]], str]) -> Component:
+def _hypothesis(hypothesis: Mapping[str, Any], how: Callable[[Sequence[str]], str], before: str | None) -> Component:
     verdict = str(hypothesis["verdict"])
     checks = list(hypothesis.get("checks") or [])
     title = html.Div([html.B(line(str(hypothesis["title"]))), html.Code(str(hypothesis["id"]))], className="hypothesis-title")
     lines = [_check(check, verdict) for check in checks if check.get("note") or check.get("observed")]
     missing = list(dict.fromkeys(name for check in checks for name in check.get("missing") or ()))
-    if missing:
-        lines.append(html.P(f"Needs {how(missing)}", className="hypothesis-missing"))
+    logged = [name for name in missing if name != SECOND_RUN]
+    if logged != missing:
+        lines.append(html.P("Needs a second run: choose one above.", className="hypothesis-missing"))
+    if logged:
+        lines.append(html.P(f"Needs {how(logged)}", className="hypothesis-missing"))
     if not lines:
         lines.append(html.P(line(str(hypothesis.get("action") or "No check of it could be computed.")), className="hypothesis-missing"))
+    was = html.Div(f"was {VERDICTS[before].lower()}", className="rlv-sub") if before not in (None, verdict) else None
     return html.Div(
         [
             html.Span(str(hypothesis.get("rank") or "–"), className="hypothesis-rank num"),
-            html.Div(verdict_chip(verdict), className="hypothesis-verdict"),
+            html.Div([verdict_chip(verdict), was], className="hypothesis-verdict"),
             html.Div([title, *lines], className="hypothesis-text"),
         ],
         className="hypothesis",

@@ -17,6 +17,7 @@ from frontend import theme
 from frontend.address import NoSuchPage, address
 from frontend.components import incident as parts
 from frontend.components import markdown
+from frontend.components.explanations import explanations, register_explanations
 from frontend.components.feedback import feedback_buttons, register_feedback
 from frontend.components.flat import flat
 from frontend.components.frame import page_frame
@@ -26,12 +27,12 @@ from frontend.components.text import line, mono
 from frontend.components.words import age, change, number, sentence
 from frontend.figures import incident as figures
 from frontend.ranges import format_range
+from frontend.views import IncidentView
 from ingest.errors import SettingsError
 from ingest.schema.metrics import metric as metric_of
 from server.control.incidents import Incident, acknowledge
 from server.control.incidents import incident as read_incident
 from server.engine.adjust import rule_named
-from server.engine.switches import how_to_log
 from server.queries.curves import Curve, curves
 from server.queries.incidents import Ranked, Worst, incident_curve, named_rollouts, worst_rollouts
 from server.queries.rollouts import RolloutFacts, RolloutFilter, count_rollouts, rollout_facts
@@ -83,7 +84,7 @@ class Spans:
         return f"steps {self.before[0]} to {self.before[1]} against {self.after[0]} to {self.after[1]}"
 
 
-def layout(service: Any, incident: str = "", **_query: str) -> Component:
+def layout(service: Any, incident: str = "", **query: str) -> Component:
     """The page for an address. Raises NoSuchPage for an unknown incident."""
     with service.control.session(write=False) as session:
         found = read_incident(session, incident)
@@ -103,7 +104,7 @@ def layout(service: Any, incident: str = "", **_query: str) -> Component:
     else:
         why = "No rollouts were read for this run, so slices and single answers cannot be shown. The tab Rollouts says how to log them."
         left.append(html.Div(html.P(why), className="rlv-box"))
-    right = _right(found, run, drawn)
+    right = _right(service, found, run, drawn, IncidentView.from_query(query))
     body = html.Div([html.Div(left, className="incident-left"), html.Div(right, className="incident-right")], className="incident")
     summary = html.P(line(sentence(found.summary)), className="incident-sentence")
     news = html.Span(id="incident-news", className="rlv-newer", role="status")
@@ -313,13 +314,12 @@ def _check_drawn(store: Any, incident: Incident, run: RunSummary, spans: Spans) 
     return html.Section([head, parts.bars(rows, unit, (lambda v: f"{100 * v:.1f} %") if share else number)], className="rlv-box")
 
 
-def _right(incident: Incident, run: RunSummary, drawn: Mapping[str, Curve]) -> list[Component]:
+def _right(service: Any, incident: Incident, run: RunSummary, drawn: Mapping[str, Curve], view: IncidentView) -> list[Component]:
     body = incident.body
     rows = list(body.get("evidence") or ())
     scores = _SCORES | {m for m in _evidence_metrics(incident) if m.startswith(("eval.", "reward."))}
-    made = [parts.hypotheses(list(body.get("hypotheses") or ()), lambda missing: how_to_log(missing, run.framework))]
-    if body.get("absorbed"):
-        made.insert(0, parts.absorbed(body["absorbed"]))
+    above = [flat(parts.absorbed(body["absorbed"]))] if body.get("absorbed") else []
+    made: list[Component] = []
     titles = {metric: title_of(metric) for metric in _evidence_metrics(incident)}
     if rows:
         made.append(parts.evidence(rows, drawn, titles, frozenset(scores), incident.onset_step))
@@ -333,7 +333,7 @@ def _right(incident: Incident, run: RunSummary, drawn: Mapping[str, Curve]) -> l
         raised += f" Found with changed parameters: {', '.join(f'{name} {value:g}' for name, value in changed.items())}."
     origin = html.P(raised, className="rlv-facts")
     made.append(html.Section([html.Div(html.H2("How it was raised"), className="rlv-card-head"), *notes, origin], className="rlv-box"))
-    return [*(flat(part) for part in made), *_rule(incident)]
+    return [*above, explanations(service, incident, run, view.baseline), *(flat(part) for part in made), *_rule(incident)]
 
 
 def _rule(incident: Incident) -> list[Component]:
@@ -350,6 +350,7 @@ def _rule(incident: Incident) -> list[Component]:
 def register(app: Dash, service: Any) -> None:
     """Acknowledge: stored, and told to every open page. News of the incident is announced, not drawn under the reader."""
     register_feedback(app, service)
+    register_explanations(app, service)
     app.clientside_callback(
         ClientsideFunction("rlv_pages", "changed"),
         Output("incident-news", "children"),

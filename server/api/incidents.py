@@ -1,4 +1,4 @@
-"""Incidents: list, one, acknowledge."""
+"""Incidents: list, one, its explanations with a second run, acknowledge."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict
 
 from server.api.deps import Failure, Model, TheService
 from server.control.incidents import Feedback, Incident, acknowledge, incident, incidents, set_feedback
+from server.engine.second_run import UnknownSecondRun, explain_with
 
 router = APIRouter(prefix="/api/v1/incidents", tags=["incidents"], responses={404: {"model": Failure}})
 
@@ -48,6 +49,25 @@ class IncidentDetail(IncidentItem):
     body: dict[str, Any]
 
 
+class Baseline(Model):
+    """The run compared with."""
+
+    run_id: str
+    name: str
+
+
+class Explanations(Model):
+    """The hypotheses of an incident with a second run to compare with, as in `rlvitals diagnose --baseline --json`.
+
+    step: up to which both runs were looked at, that of the incident's last explanation.
+    """
+
+    incident_id: str
+    baseline: Baseline
+    step: int
+    hypotheses: list[dict[str, Any]]
+
+
 class Judgement(BaseModel):
     """What a person says of an incident."""
 
@@ -83,6 +103,27 @@ def get_incident(service: TheService, incident_id: str) -> IncidentDetail:
     if found is None:
         raise _unknown(incident_id)
     return IncidentDetail.model_validate(found)
+
+
+@router.get("/{incident_id}/explanations")
+def get_explanations(
+    service: TheService, incident_id: str, baseline: Annotated[str, Query(description="Id of a run to compare with.")]
+) -> Explanations:
+    """Tests the explanations of an incident with a second run; the incident stays as it is. Takes a second or more."""
+    with service.control.session(write=False) as session:
+        found = incident(session, incident_id)
+    if found is None:
+        raise _unknown(incident_id)
+    try:
+        explained = explain_with(service.store, service.control, found, baseline)
+    except UnknownSecondRun as error:
+        raise HTTPException(404, f"{error} GET /api/v1/runs lists all.") from None
+    return Explanations(
+        incident_id=found.id,
+        baseline=Baseline.model_validate(explained.second),
+        step=explained.step,
+        hypotheses=[dict(one) for one in explained.hypotheses],
+    )
 
 
 @router.post("/{incident_id}/acknowledge")

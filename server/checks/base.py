@@ -15,6 +15,9 @@ SEVERITIES: tuple[Severity, ...] = ("info", "watch", "warn", "critical")
 
 Observed: TypeAlias = Mapping[str, float | int | str | None]
 
+SECOND_RUN = "second run"
+"""What a check misses (CheckResult.missing) that compares with a run nobody has chosen yet."""
+
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
@@ -30,7 +33,7 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class CheckResult:
-    """The answer of one check. missing names metrics, fields or config keys that would be needed."""
+    """The answer of one check. missing names metrics, fields or config keys that would be needed, or SECOND_RUN."""
 
     id: str
     verdict: Verdict
@@ -74,3 +77,8 @@ def answer(id: str, supports: bool, refutes: bool, observed: Observed, note: str
 def cannot(id: str, *missing: str, note: str = "") -> CheckResult:
     """Not checkable, for want of these metrics, fields or configuration keys."""
     return CheckResult(id, "not_checkable", missing=missing, note=note)
+
+
+def wants_second_run(id: str, suitable: str, *missing: str) -> CheckResult:
+    """Not checkable until a second run is chosen. suitable: which run would decide it, as in "a run of another world size"."""
+    return cannot(id, SECOND_RUN, *missing, note=f"compares with {suitable}")

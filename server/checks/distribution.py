@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from ingest.schema.metrics import primary_eval
-from server.checks.base import CheckResult, Finding, answer, cannot
+from server.checks.base import CheckResult, Finding, answer, cannot, wants_second_run
 from server.checks.levels import log_factor, since_onset_levels
 from server.checks.measure import finite, level, mean_of, moved, points, reward_metric, reward_range, shift
 from server.checks.sampler import sampler_changed as sampler_changed
@@ -93,7 +93,7 @@ def holds_with_fewer_updates(view: RunView, finding: Finding) -> CheckResult:
     """The same steps of a second run with fewer updates per batch: whether its entropy is still up."""
     other, mine = view.second_run, view.config.get("updates_per_batch")
     if other is None:
-        return cannot("holds_with_fewer_updates", "second run")
+        return wants_second_run("holds_with_fewer_updates", "a run of fewer updates per batch")
     theirs = other.config.get("updates_per_batch")
     one, two = (mean_of(run, "entropy.mean", 10) for run in (view, other))
     if not isinstance(mine, (int, float)) or not isinstance(theirs, (int, float)) or one is None or two is None:

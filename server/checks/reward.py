@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 
-from server.checks.base import CheckResult, Finding, Observed, answer, cannot
+from server.checks.base import CheckResult, Finding, Observed, answer, cannot, wants_second_run
 from server.checks.groups import all_fail
 from server.checks.measure import finite, level, mean_of, moved, points, reward_metric, reward_range, shift
 from server.detectors.middle import median
@@ -150,7 +150,7 @@ def base_covers(view: RunView, finding: Finding) -> CheckResult:
     """Ceiling of the base model: pass@G of the trained policy is no higher than that of the run it is compared with."""
     other = view.second_run
     if other is None:
-        return cannot("base_covers", "second run")
+        return wants_second_run("base_covers", "a run that samples the base model in groups of the same size")
     mine, theirs = all_fail(view, 20), all_fail(other, 20)
     if mine is None or theirs is None:
         return cannot("base_covers", "group.solve_none_frac", "group_id")

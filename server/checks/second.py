@@ -9,13 +9,12 @@ from typing import NamedTuple
 import numpy as np
 
 from ingest.schema.records import Json
-from server.checks.base import CheckResult, Finding, answer, cannot
+from server.checks.base import CheckResult, Finding, answer, cannot, wants_second_run
 from server.checks.distribution import eval_metric
 from server.checks.measure import finite, noise, reward_metric
 from server.detectors.middle import median
 from server.queries.view import RunView, Series
 
-SECOND = "second run"
 _POINTS = 20
 """Newest points of each run whose means are compared."""
 _FEWEST = 5
@@ -85,14 +84,17 @@ def at_equal_samples(view: RunView, metric: str) -> Compared | None:
 
 
 def no_separable_effect(view: RunView, finding: Finding) -> CheckResult:
-    """Seed noise: at equal samples the run is no worse than the other one beyond the noise of both."""
+    """Seed noise: at equal samples the run is like the other one within the noise of both.
+
+    A run that is far better says nothing of noise: the other one is no fit reference then.
+    """
     metric = quality_metric(view)
     found = at_equal_samples(view, metric) if metric else None
     if metric is None or found is None:
-        return cannot("no_separable_effect", *_wanting(view), "config.prompts_per_step", "config.group_size")
+        return _not_at_equal_samples("no_separable_effect", view, metric)
     observed = {"own": found.own, "other": found.other, "z": found.z}
     note = f"{metric} {found.own:.3f} here and {found.other:.3f} in the second run at equal samples ({found.z:+.1f} errors)"
-    return answer("no_separable_effect", found.z > -2, found.z < -3, observed, note)
+    return answer("no_separable_effect", abs(found.z) < 2, found.z < -3, observed, note)
 
 
 def fewer_samples(view: RunView, finding: Finding) -> CheckResult:
@@ -101,14 +103,25 @@ def fewer_samples(view: RunView, finding: Finding) -> CheckResult:
     at_samples = at_equal_samples(view, metric) if metric else None
     at_steps = compare(view, metric, view.step, view.step) if metric else None
     if metric is None or at_samples is None or at_steps is None:
-        return cannot("fewer_samples", *_wanting(view), "config.prompts_per_step", "config.group_size")
+        return _not_at_equal_samples("fewer_samples", view, metric)
     observed = {"z_equal_steps": at_steps.z, "z_equal_samples": at_samples.z}
     note = f"{metric} {at_steps.z:+.1f} errors at equal steps, {at_samples.z:+.1f} at equal samples"
     return answer("fewer_samples", at_steps.z < -3 and at_samples.z > -2, at_samples.z < -3 or at_steps.z > -1, observed, note)
 
 
-def _wanting(view: RunView) -> tuple[str, ...]:
-    return (SECOND,) if view.second_run is None else ("eval.heldout.score",)
+def _not_at_equal_samples(id: str, view: RunView, metric: str | None) -> CheckResult:
+    """Why the two runs cannot be compared after as many samples. metric: what both have, None: nothing."""
+    other = view.second_run
+    sizes = () if _samples(view) is not None else ("config.prompts_per_step", "config.group_size")
+    if other is None:
+        return wants_second_run(id, "a run of the same task whose samples are fresh, at equal samples", *sizes)
+    if metric is None:
+        return cannot(id, *sizes, note="the two runs have no evaluation or reward in common with five points up to this step")
+    if sizes:
+        return cannot(id, *sizes)
+    if _samples(other) is None:
+        return cannot(id, note="the second run's configuration does not say how many samples a step has")
+    return cannot(id, note=f"one of the two runs has fewer than five points of {metric} at equal samples")
 
 
 def _flat(config: Mapping[str, Json], prefix: str = "") -> dict[str, Json]:
@@ -140,12 +153,21 @@ def _mismatches(view: RunView, other: RunView) -> tuple[str, float, float] | Non
     return None
 
 
+def _no_mismatch(id: str, view: RunView, suitable: str) -> CheckResult:
+    """Why the mismatch of the two runs cannot be compared."""
+    if view.second_run is None:
+        return wants_second_run(id, suitable)
+    if not any(len(finite(view.series(metric))) >= _FEWEST for metric in _MISMATCH):
+        return cannot(id, _MISMATCH[0])
+    return cannot(id, note="the two runs have no measure of mismatch in common with five points up to this step")
+
+
 def other_set_up(view: RunView, finding: Finding) -> CheckResult:
     """Topology or backend: the second run has another one, and far less mismatch."""
     other = view.second_run
     found = _mismatches(view, other) if other is not None else None
     if other is None or found is None:
-        return cannot("other_set_up", SECOND if other is None else _MISMATCH[0])
+        return _no_mismatch("other_set_up", view, "a run of another topology or backend")
     metric, own, theirs = found
     keys = _differences(view, other, _SET_UP)
     observed = {"own": own, "other": theirs, "keys_that_differ": len(keys)}
@@ -171,8 +193,10 @@ def routing(view: RunView, finding: Finding) -> CheckResult:
     if _replays(view):
         return answer("routing", False, True, {"experts": experts}, "the engine's routes are replayed in the trainer")
     found = _mismatches(view, other) if other is not None else None
-    if other is None or found is None or experts is None:
-        return cannot("routing", "config.num_experts" if experts is None else SECOND)
+    if experts is None:
+        return cannot("routing", "config.num_experts")
+    if other is None or found is None:
+        return _no_mismatch("routing", view, "a dense model, or a run that replays the engine's routing")
     metric, own, theirs = found
     control = _replays(other) or (_experts(other) or 2.0) <= 1
     observed = {"experts": experts, "own": own, "other": theirs}
@@ -184,12 +208,13 @@ def denominator(view: RunView, finding: Finding) -> CheckResult:
     """Local denominator: another world size or accumulation, and another gradient norm at the start of both runs."""
     other = view.second_run
     if other is None:
-        return cannot("denominator", SECOND)
+        return wants_second_run("denominator", "a run of another world size or gradient accumulation")
     keys = _differences(view, other, _SCALE)
     sides = [finite(run.series("grad.norm")).values for run in (view, other)]
     starts = [values[values > 0][:_POINTS] for values in sides]
     if not keys or min(len(values) for values in starts) < _FEWEST:
-        return cannot("denominator", "grad.norm", note="" if keys else "the second run has the same world size and accumulation")
+        note = "the second run has too few gradient norms" if keys else "the second run has the same world size and accumulation"
+        return cannot("denominator", "grad.norm") if len(starts[0]) < _FEWEST else cannot("denominator", note=note)
     own, theirs = (median(values) for values in starts)
     factor = max(own, theirs) / min(own, theirs)
     note = f"gradient norm {own:.3g} at the start, {theirs:.3g} in the second run, which differs in {', '.join(keys[:3])}"
@@ -207,11 +232,15 @@ def brake_reversed(view: RunView, finding: Finding) -> CheckResult:
         return answer("brake_reversed", within > 0.5, within < 0.0, {"correlation": within}, note)
     other = view.second_run
     if other is None:
-        return cannot("brake_reversed", "kl.coef", SECOND)
+        return wants_second_run("brake_reversed", "a run of another KL coefficient", "kl.coef")
     mine, theirs = view.config.get("kl_coef"), other.config.get("kl_coef")
     found = compare(view, "kl.ref", view.step, view.step)
-    if not isinstance(mine, (int, float)) or not isinstance(theirs, (int, float)) or mine == theirs or found is None:
-        return cannot("brake_reversed", "config.kl_coef", "kl.ref", note="the second run needs another coefficient")
+    if not isinstance(mine, (int, float)):
+        return cannot("brake_reversed", "config.kl_coef")
+    if not isinstance(theirs, (int, float)) or mine == theirs:
+        return cannot("brake_reversed", note=f"the second run has no other KL coefficient than {mine:g}")
+    if found is None:
+        return cannot("brake_reversed", "kl.ref", note="both runs need five points of KL to the reference up to this step")
     more, less = (found.own, found.other) if mine > theirs else (found.other, found.own)
     note = f"KL {more:.3g} with the coefficient {max(mine, theirs):g}, {less:.3g} with {min(mine, theirs):g}"
     return answer("brake_reversed", more > 2 * less, more < less, {"larger_coefficient": more, "smaller_coefficient": less}, note)

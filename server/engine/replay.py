@@ -90,14 +90,8 @@ def in_memory(store: Store, run_id: str) -> RunData:
 
 def diagnose(data: RunData, until: int | None, rules: RuleSet) -> Diagnosis:
     """replay() of a run in memory."""
-    order = [place for place in data.judge_order() if until is None or place[1] <= until]
-    state = RunState(data.run.run_id)
-    steps = [step for _, step in order]
-    if order:
-        # With `until`, an attempt that goes past it must not hide a later attempt that started before it.
-        for start, end in _stretches(order):
-            advance(state, data, start, end, rules)
-        _explain_open(state, data, rules)
+    state = judge_all(data, until, rules)
+    steps = [step for _, step in _order(data, until)]
     cases = sorted((c for c in state.cases if c.absorbed_by is None), key=lambda c: (c.attempt, c.detected_step, c.first_step, c.rule_code))
     in_force = {code: one.to_json() for code, one in rules.changed.items()}
     notes = [f"rules are changed for this run: {text}" for text in told_changes({}, in_force, rules)]
@@ -105,6 +99,22 @@ def diagnose(data: RunData, until: int | None, rules: RuleSet) -> Diagnosis:
     return Diagnosis(
         data.run, min(steps, default=None), max(steps, default=None), cases, not_judged(state, data, rules), rules, second, notes
     )
+
+
+def judge_all(data: RunData, until: int | None, rules: RuleSet) -> RunState:
+    """What the engine knows after it has judged every step of a run in memory, up to `until` if given."""
+    state = RunState(data.run.run_id)
+    order = _order(data, until)
+    if order:
+        # With `until`, an attempt that goes past it must not hide a later attempt that started before it.
+        for start, end in _stretches(order):
+            advance(state, data, start, end, rules)
+        _explain_open(state, data, rules)
+    return state
+
+
+def _order(data: RunData, until: int | None) -> list[Position]:
+    return [place for place in data.judge_order() if until is None or place[1] <= until]
 
 
 def case_json(case: Case) -> dict[str, Any]:

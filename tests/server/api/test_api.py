@@ -77,7 +77,7 @@ def test_sources_and_rejects_say_what_was_not_taken(api: httpx.Client, run_id: s
 
 @pytest.mark.parametrize("path", [
     "runs/none", "runs/none/series", "runs/{run}/curve?key=none", "runs/{run}/trajectories/1/9", "runs/{run}/trajectories/1/9/tokens",
-    "incidents/in_none", "jobs/none", "nothing",
+    "incidents/in_none", "incidents/in_none/explanations?baseline=x", "jobs/none", "nothing",
 ])  # fmt: skip
 def test_what_does_not_exist_is_a_404_with_a_sentence(api: httpx.Client, run_id: str, path: str) -> None:
     answer = api.get("/api/v1/" + path.format(run=run_id))

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from server.checks import second
-from server.checks.base import Finding
+from server.checks.base import SECOND_RUN, Finding
 
 Build = Callable[..., Any]
 See = Callable[..., Finding]
@@ -29,8 +29,8 @@ def pair(view: Build, own: dict[str, Any], other: dict[str, Any], a: dict[str, A
     return view(series=own, config=a or SIZE, second=view(series=other, config=b or SIZE))
 
 
-@pytest.mark.parametrize(("own", "expected"), [(0.6, "supported"), (0.4, "refuted")])
-def test_no_worse_than_the_reference_at_equal_samples_is_no_effect(view: Build, seen: See, own: float, expected: str) -> None:
+@pytest.mark.parametrize(("own", "expected"), [(0.6, "supported"), (0.4, "refuted"), (0.9, "inconclusive")])
+def test_like_the_reference_at_equal_samples_is_no_effect(view: Build, seen: See, own: float, expected: str) -> None:
     run = pair(view, {"reward.mean": flat(own)}, {"reward.mean": flat(0.6, seed=1)})
     assert second.no_separable_effect(run, seen()).verdict == expected
 
@@ -102,3 +102,27 @@ def test_without_a_second_run_or_its_metrics_nothing_is_decided(view: Build, see
     assert check(alone, seen()).verdict == "not_checkable"
     empty = view(series={"reward.mean": flat(0.5), "grad.norm": flat(1.0)}, config=SIZE, second=view(series={"other": flat(1.0)}))
     assert check(empty, seen()).verdict == "not_checkable"
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+def test_without_a_second_run_each_check_says_which_one_would_decide(view: Build, seen: See, check: Any) -> None:
+    found = check(view(series={"reward.mean": flat(0.5), "grad.norm": flat(1.0)}, config=SIZE), seen())
+    assert SECOND_RUN in found.missing and found.note.startswith("compares with a ")
+
+
+@pytest.mark.parametrize(
+    ("check", "other", "config", "note"),
+    [
+        (second.fewer_samples, {"loss": flat(1.0)}, SIZE, "no evaluation or reward in common"),
+        (second.fewer_samples, {"reward.mean": flat(0.5)}, {"seed": 1}, "does not say how many samples"),
+        (second.other_set_up, {"loss": flat(1.0)}, SIZE, "no measure of mismatch in common"),
+        (second.denominator, {"grad.norm": flat(1.0)}, SIZE, "same world size"),
+        (second.brake_reversed, {"kl.ref": flat(0.1)}, {"kl_coef": 0.2}, "no other KL coefficient than 0.2"),
+    ],
+)
+def test_a_second_run_that_decides_nothing_is_told_why_and_not_called_missing(
+    view: Build, seen: See, check: Any, other: Any, config: Any, note: str
+) -> None:
+    own = {"reward.mean": flat(0.5), "grad.norm": flat(1.0), "kl.ref": flat(0.2), "mismatch.kl_k3": flat(0.1)}
+    found = check(pair(view, own, other, {**SIZE, "kl_coef": 0.2}, config), seen())
+    assert (found.verdict, found.missing) == ("not_checkable", ()) and note in found.note
