@@ -76,8 +76,9 @@ def incident_curve(store: Store, run_id: str, metric: str, place: tuple[int, int
         return logged
     attempt, onset = place
     data = open_run(store, run_id)
-    refresh(data, (attempt, onset - _BEFORE_ONSET))
-    add_facts(data, (attempt, onset - _BEFORE_ONSET))
+    after = (attempt, onset - _BEFORE_ONSET) if onset > _BEFORE_ONSET else None
+    refresh(data, after)
+    add_facts(data, after)
     if metric not in data.metrics():
         return None
     newest = max(data.attempt_starts, default=attempt)
