@@ -76,9 +76,9 @@ def _check(check: Mapping[str, Any], verdict: str) -> Component:
 
 
 def observed(values: Mapping[str, Any]) -> str:
-    """The figures of a check: names and values."""
-    pairs = ((name.replace("_", " "), number(value) if isinstance(value, float | int) else value) for name, value in values.items())
-    return ", ".join(f"{name} {value}" for name, value in pairs)
+    """The figures of a check: names and values, without those that the run does not have."""
+    known = {name.replace("_", " "): value for name, value in values.items() if value is not None}
+    return ", ".join(f"{name} {number(value) if isinstance(value, float | int) else value}" for name, value in known.items())
 
 
 def evidence(

@@ -34,7 +34,7 @@ from server.control.incidents import Incident, acknowledge
 from server.control.incidents import incident as read_incident
 from server.engine.adjust import rule_named
 from server.queries.curves import Curve, curves
-from server.queries.incidents import Ranked, Worst, incident_curve, named_rollouts, worst_rollouts
+from server.queries.incidents import Ranked, Worst, derived_curve, named_rollouts, worst_rollouts
 from server.queries.rollouts import RolloutFacts, RolloutFilter, count_rollouts, rollout_facts
 from server.queries.runs import RunSummary, run_summary
 from server.queries.slices import DIMENSIONS, MEASURES, SliceChange, slice_change
@@ -45,6 +45,7 @@ TITLE = "Incident"
 ORDER = 140
 
 ROLLOUTS = "/r/<run>/rollouts"
+_SMOOTHING = 0.8
 _BESIDE = ("lag.policy.mean", "reward.mean")
 _MOST_SLICES = 6
 _LEAST_SLICE = 20
@@ -166,9 +167,9 @@ def acknowledgement(incident: Incident, now: float | None = None) -> Any:
 def _curves(store: Any, incident: Incident) -> dict[str, Curve]:
     """Curves of the incident's metric, its evidence and what is drawn beside it."""
     wanted = list(dict.fromkeys([*([incident.metric] if incident.metric else []), *_evidence_metrics(incident), *_BESIDE]))
-    found = curves(store, incident.run_id, wanted, weight=0.8)
+    found = curves(store, incident.run_id, wanted, weight=_SMOOTHING)
     if incident.metric and incident.metric not in found:
-        derived = incident_curve(store, incident.run_id, incident.metric, (incident.attempt, incident.onset_step))
+        derived = derived_curve(store, incident.run_id, incident.metric, (incident.attempt, incident.onset_step), weight=_SMOOTHING)
         if derived is not None:
             found[incident.metric] = derived
     return found

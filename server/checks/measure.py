@@ -273,7 +273,10 @@ def reward_fell(view: RunView, onset: int, z: float = 3.0) -> Shift | None:
 
 
 def evidence(view: RunView, metric: str, onset: int, newest: int = 5, note: str = "") -> Evidence | None:
-    """Median before the onset (50 points at most) against the newest points; None where the metric has none."""
+    """Median before the onset (50 points at most) against the newest points since; None where the metric has none.
+
+    A metric that has no point since the onset yet is told by its newest ones.
+    """
     series = history(view, metric)
     if not len(series):
         return None
@@ -282,7 +285,7 @@ def evidence(view: RunView, metric: str, onset: int, newest: int = 5, note: str 
     return Evidence(
         metric,
         median(before) if len(before) else None,
-        median(series.values[-newest:]),
+        median((series.values[at:] if at < len(series) else series.values)[-newest:]),
         (int(steps[0]), int(steps[-1])) if len(steps) else None,
         len(before) or None,
         note,

@@ -66,9 +66,12 @@ class _Newest:
 
 @dataclass
 class _Past:
-    """What a run had before, as one attempt continues it. blocks: all rows; closed: how many blocks are in prompts and pairs."""
+    """What a run had before, as one attempt continues it. blocks: all rows; closed: how many blocks are in prompts and pairs.
 
-    attempt: int | None = None
+    seen_from: that attempt and the first steps of all attempts, which decide what it continues; None: closed rows came again.
+    """
+
+    seen_from: tuple[int, dict[int, int]] | None = None
     blocks: list[_Rows] = field(default_factory=list)
     closed: int = 0
     prompts: _Newest = field(default_factory=_Newest)
@@ -79,32 +82,37 @@ class _Past:
         while self.blocks and (after is None or _last(self.blocks[-1]) > after):
             block = self.blocks.pop()
             if len(self.blocks) < self.closed:
-                self.attempt = None  # the closed rows must be taken in again
+                self.seen_from = None
             if after is not None and (block.attempts[0], block.steps[0]) <= after:
                 self.blocks.append(block.where(_up_to(block, after)))
                 break
 
     def branch(self, data: RunData, attempt: int) -> None:
         """Makes the closed rows those that the attempt continues."""
-        if self.attempt == attempt:
-            return
-        self.attempt, self.closed, self.prompts, self.pairs = attempt, 0, _Newest(), _Newest()
-        self.close(data, 0)
+        seen_from = (attempt, dict(data.attempt_starts))
+        if self.seen_from != seen_from:
+            self.seen_from, self.closed, self.prompts, self.pairs = seen_from, 0, _Newest(), _Newest()
+            self.close(data, attempt, 0)
 
-    def close(self, data: RunData, keep: int) -> None:
+    def close(self, data: RunData, attempt: int, keep: int) -> None:
         """Takes in all blocks but the newest of so many rows in all."""
         end = len(self.blocks)
         while end > self.closed and (keep := keep - len(self.blocks[end - 1].steps)) >= 0:
             end -= 1
         for block in self.blocks[self.closed : end]:
-            rows = block.where(_on_branch(data, block, self.attempt or 0))
+            rows = block.where(_on_branch(data, block, attempt))
             self.prompts.take(rows.prompts, rows.steps)
             self.pairs.take(rows.pairs, rows.steps)
         self.closed = end
 
-    def open(self, data: RunData) -> list[_Rows]:
+    def open(self, data: RunData, attempt: int) -> list[_Rows]:
         """The rows that are not closed."""
-        return [block.where(_on_branch(data, block, self.attempt or 0)) for block in self.blocks[self.closed :]]
+        return [block.where(_on_branch(data, block, attempt)) for block in self.blocks[self.closed :]]
+
+    def earlier(self, attempt: int, steps: Ints) -> list[_Rows]:
+        """Rows of earlier attempts at these steps."""
+        near = [block for block in self.blocks if block.attempts[0] < attempt and block.steps.max() >= steps[0]]
+        return [block.where((block.attempts < attempt) & np.isin(block.steps, steps)) for block in near]
 
 
 def _last(block: _Rows) -> Position:
@@ -130,7 +138,7 @@ def repeat_facts(data: RunData, table: Table, after: Position | None) -> FactSer
     past: _Past | None = data.kept.get(_KEPT)
     if past is None:
         past = data.kept[_KEPT] = _Past()
-        past.blocks = [_rows(earlier) for earlier in tables(data, None)] if after is not None else []
+        past.blocks = [_rows(earlier) for earlier in tables(data, None) if len(earlier)] if after is not None else []
     past.cut(after)
     result: dict[str, list[tuple[Ints, Ints, Floats]]] = {}
     for attempt in np.unique(table.attempts).tolist():
@@ -140,7 +148,7 @@ def repeat_facts(data: RunData, table: Table, after: Position | None) -> FactSer
             result.setdefault(name, []).append(series)
         past.blocks.append(now)
         if sum(len(block.steps) for block in past.blocks[past.closed :]) > _MOST_OPEN_ROWS:
-            past.close(data, _OPEN_ROWS)
+            past.close(data, attempt, _OPEN_ROWS)
     return {name: tuple(np.concatenate(columns) for columns in zip(*parts, strict=True)) for name, parts in result.items()}  # type: ignore[misc]
 
 
@@ -153,14 +161,13 @@ def _rows(table: Table) -> _Rows:
 def _of_attempt(data: RunData, past: _Past, now: _Rows, ids: Hashes, attempt: int) -> FactSeries:
     """The facts of one attempt's new steps, against the run as that attempt continues it."""
     past.branch(data, attempt)
-    recent = [*past.open(data), now]
+    recent = [*past.open(data, attempt), now]
     steps = np.concatenate([rows.steps for rows in recent])
     index = StepIndex(now.attempts, now.steps)
     result = _prompts(index, past.prompts, np.concatenate([rows.prompts for rows in recent]), steps)
     result |= _responses(index, past.pairs, np.concatenate([rows.pairs for rows in recent]), steps, now)
     result["fact.repeat.duplicate_frac"] = _doubled(index, ids, now.steps)
-    earlier = [block.where((block.attempts < attempt) & np.isin(block.steps, index.steps)) for block in past.blocks if attempt > 1]
-    if earlier:
+    if earlier := past.earlier(attempt, index.steps):
         said = np.concatenate([_at_step(rows.pairs, rows.steps) for rows in earlier])
         alike = np.isin(_at_step(now.pairs, now.steps), said)
         covered = (now.pairs != NONE) & np.isin(now.steps, np.concatenate([rows.steps for rows in earlier]))

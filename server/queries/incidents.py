@@ -9,12 +9,13 @@ from typing import Literal, TypeAlias
 import numpy as np
 
 from ingest.store.connection import Store
-from server.queries.curves import Curve, curve
+from server.queries.curves import Curve, smoothed
 from server.queries.facts import add_facts
 from server.queries.rollouts import Rollout, RolloutFilter, condition, rollouts_at
 from server.queries.run_data import open_run, refresh
 
 _BEFORE_ONSET = 500
+_MOST_ROLLOUTS = 50_000
 Worst: TypeAlias = Literal["difference", "length", "verifier", "advantage", "reward"]
 
 
@@ -66,18 +67,21 @@ def named_rollouts(store: Store, run_id: str, places: Sequence[str], by: Worst) 
     return tuple(Ranked(rollout, None if value is None else getattr(rollout, value)) for rollout in found)
 
 
-def incident_curve(store: Store, run_id: str, metric: str, place: tuple[int, int]) -> Curve | None:
-    """The curve of a metric, or of a fact (`fact.*`) derived from the rollouts; None if there is neither.
+def derived_curve(store: Store, run_id: str, metric: str, place: tuple[int, int], *, weight: float) -> Curve | None:
+    """The curve of a fact (`fact.*`), which is derived from the rollouts; None if it is none or the run has no such rows.
 
-    place: (attempt, onset) of the incident; a fact is derived from 500 steps before the onset on, not for a whole long run.
+    place: (attempt, onset) of the incident; derived from 500 steps before the onset on. None too where that is more than 50,000
+    rollouts: to derive them would keep the page waiting. weight: of the past in the smoothed curve.
     """
-    logged = curve(store, run_id, metric)
-    if logged is not None or not metric.startswith("fact."):
-        return logged
+    if not metric.startswith("fact."):
+        return None
     attempt, onset = place
     data = open_run(store, run_id)
     after = (attempt, onset - _BEFORE_ONSET) if onset > _BEFORE_ONSET else None
     refresh(data, after)
+    found = store.rows("SELECT count(*) FROM trajectory WHERE run_id = ? AND (attempt, step) > (?, ?)", [run_id, *(after or (-1, 0))])
+    if found[0][0] > _MOST_ROLLOUTS:
+        return None
     add_facts(data, after)
     if metric not in data.metrics():
         return None
@@ -87,4 +91,5 @@ def incident_curve(store: Store, run_id: str, metric: str, place: tuple[int, int
     finite = np.isfinite(values)
     shown = np.where(finite, values, np.nan)
     ones = np.ones(values.size, np.int64)
-    return Curve(metric, metric, None, newest, series.steps, shown, shown, shown, ones, series.steps[~finite], np.empty(0))
+    smooth = smoothed(shown, weight)
+    return Curve(metric, metric, None, newest, series.steps, shown, shown, shown, ones, series.steps[~finite], smooth)

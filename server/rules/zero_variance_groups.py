@@ -107,14 +107,13 @@ class ZeroVarianceGroups:
             return ()
         severity: Severity = "watch"
         limit = p["watch"]
-        if verifier.in_doubt(view):
-            pass  # what is equal may be failed gradings
-        elif share > p["warn"] and len(part) >= size and self._without_success(view):
+        graded = not verifier.in_doubt(view)  # else what is equal may be failed gradings
+        if graded and share > p["warn"] and len(part) >= size and self._without_success(view):
             # A shorter history cannot say whether the reward rises.
             severity, limit = "warn", p["warn"]
             if bool((part.tail(10).values > p["critical"]).all()) and self._at_minimum(view):
                 severity, limit = "critical", p["critical"]
-        elif self._sampler_narrowed(view):
+        elif graded and self._sampler_narrowed(view):
             severity, limit = "warn", self._halfway(series, size)
         onset = beyond_for(view, metric, limit, allowed=4)
         summary = f"{share:.0%} of the groups have equal rewards (median of {len(part)} points), above {limit:.0%} since step {onset}"

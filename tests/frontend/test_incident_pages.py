@@ -192,4 +192,4 @@ def test_the_chart_carries_band_window_onset_and_the_steps_of_each_severity(serv
 
 def test_sentences_start_large_and_end_with_a_stop() -> None:
     assert [sentence(t) for t in ("a b", "Done.", " why? ", "", "reward.mean fell")] == ["A b.", "Done.", "Why?", "", "reward.mean fell."]
-    assert parts.observed({"a_b": 0.5, "c": "x", "d": None}) == "a b 0.500, c x, d None"
+    assert parts.observed({"a_b": 0.5, "c": "x", "d": None}) == "a b 0.500, c x"

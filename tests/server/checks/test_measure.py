@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any, cast
 
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from server.checks.measure import block_chain, block_means, finite, history, noise, points, reward_range, rolled, shift, trend_of
+from server.checks.measure import block_chain, block_means, evidence, finite, history, noise, points, reward_range, rolled, shift, trend_of
 from server.checks.value import reached
 from server.detectors.baseline import rolling
 from server.detectors.drift import best_so_far
@@ -128,3 +129,13 @@ def test_a_level_was_reached_if_the_median_of_a_whole_block_lay_above_it(values:
         plain = any(sorted(values[i : i + held])[held // 2] > level for i in range(0, n - held, held))
         blocks = len(range(0, n - held, held))
         assert (blocks > 0 and found[blocks - 1]) == plain
+
+
+def test_evidence_tells_of_the_points_since_the_onset_alone(view: Callable[..., RunView]) -> None:
+    seen = view(series={"m": {step: 0.0 if step < 10 else 0.6 for step in range(12)}, "late": {0: 1.0, 5: 2.0}})
+    found = evidence(seen, "m", onset=10)
+    assert found is not None
+    assert (found.before, found.after, found.n) == (0.0, 0.6, 10)  # three of the newest five points lie before it
+    old = evidence(seen, "late", onset=10)
+    assert old is not None
+    assert (old.before, old.after) == (1.5, 1.5)

@@ -12,7 +12,7 @@ from ingest.store.connection import Store
 from server.queries import fact_table, fact_token_rows
 from server.queries.fact_table import NONE, tables
 from server.queries.facts import add_facts
-from server.queries.incidents import incident_curve
+from server.queries.incidents import derived_curve
 from server.queries.run_data import load_run
 from server.queries.view import RunData
 
@@ -90,8 +90,9 @@ def test_answers_without_a_last_word_are_no_equal_answers(store: Store, read_rol
 
 def test_the_curve_of_an_incident_may_be_one_that_was_derived(store: Store, read_rollouts: Read) -> None:
     run_id = read_rollouts(rollouts())
-    shown = incident_curve(store, run_id, "fact.mix.task.a", (2, 7))
+    shown = derived_curve(store, run_id, "fact.mix.task.a", (2, 7), weight=0.8)
     assert shown is not None
+    assert shown.smooth.tolist() == pytest.approx([0.5] * 9)
     assert (shown.attempt, shown.steps.tolist(), shown.mean.tolist()) == (2, list(range(1, 10)), [0.5] * 9)
-    assert incident_curve(store, run_id, "fact.tools.error_frac", (2, 7)) is None
-    assert incident_curve(store, run_id, "reward.mean", (2, 7)) is None
+    assert derived_curve(store, run_id, "fact.tools.error_frac", (2, 7), weight=0.8) is None
+    assert derived_curve(store, run_id, "reward.mean", (2, 7), weight=0.8) is None
