@@ -143,20 +143,20 @@ def test_a_kill_at_each_point_of_the_transaction_loses_and_doubles_nothing(
 def test_kills_at_random_moments_lose_and_double_nothing(data: Path, clean: dict[str, list[tuple[Any, ...]]], tmp_path: Path) -> None:
     home = tmp_path / "timed.duckdb"
     process = start(home, data, delay=0.01)
-    assert process.stdout is not None
-    process.stdout.readline()
     began = time.monotonic()
-    process.communicate(timeout=120)
-    lasts = time.monotonic() - began
+    commits = process.communicate(timeout=120)[0].count("commit")
+    between = (time.monotonic() - began) / commits
     draw = random.Random(SEED)
-    print(f"seed {SEED}, {lasts:.2f} s between the first and the last commit")
+    print(f"seed {SEED}, {commits} commits, one each {between:.3f} s")
     killed = 0
     for moment in range(MOMENTS):
         home = tmp_path / f"{moment}.duckdb"
         process = start(home, data, delay=0.01)
         assert process.stdout is not None
-        process.stdout.readline()
-        time.sleep(draw.random() * lasts * 0.9)
+        # Counted in commits and not in seconds: the next process may be much faster than the one that was timed.
+        for _ in range(draw.randint(1, commits - 2)):
+            process.stdout.readline()
+        time.sleep(draw.random() * between)
         process.kill()
         process.communicate(timeout=120)
         killed += process.returncode == -signal.SIGKILL
